@@ -1,0 +1,193 @@
+"""What is true on a host: facts, engine builds, payloads, processes, answers. One snapshot holds all of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gezelctl.gguf.types import GgufSummary
+from gezelctl.store.types import InstalledPayload, RunRecord, StackState
+
+
+class Flag(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One option of an engine build as its --help tells it.
+
+    `names` are all spellings, `negations` the --no-… forms of a pair, `arity` 0 for a switch else 1, `values` the
+    closed domain when the help lists one, `env` the LLAMA_ARG_… variable.
+    """
+
+    names: tuple[str, ...]
+    arity: int
+    metavar: str = ""
+    values: tuple[str, ...] = ()
+    negations: tuple[str, ...] = ()
+    default: str = ""
+    env: str = ""
+
+
+class Device(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A compute device as one engine build names it (`--list-devices`)."""
+
+    id: str
+    name: str
+    total_bytes: int
+    free_bytes: int
+
+
+class EngineProbe(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One engine build. `digest` is a stable name of the bytes: 16 hex digits over (size, mtime, version text).
+
+    `error` is set when the build cannot be used ("ENGINE_MISSING", "ENGINE_NOT_EXECUTABLE", "ENGINE_DIES", …).
+    """
+
+    backend: str
+    engine: str
+    program: str
+    prefix: tuple[str, ...] = ()
+    """Arguments that come before the flags, such as -m gezelctl.embedded."""
+    digest: str = ""
+    version: str = ""
+    build: int = 0
+    flags: tuple[Flag, ...] = ()
+    devices: tuple[Device, ...] = ()
+    error: str = ""
+    message: str = ""
+    pending: bool = False
+    """An archive that is not unpacked yet: nothing is known before it is fetched."""
+
+
+class Gpu(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A graphics processor as the driver reports it; `id` is its UUID or PCI address."""
+
+    id: str
+    name: str
+    total_bytes: int
+    free_bytes: int
+    kind: Literal["discrete", "integrated", "unified"] = "discrete"
+    driver: str = ""
+
+
+class Disk(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The file system under `path`. `file_system` identifies it on this host (st_dev); links never cross it."""
+
+    path: str
+    free_bytes: int
+    total_bytes: int
+    file_system: int
+    hard_links: bool = True
+
+
+class Facts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the host can do."""
+
+    host: str
+    os: str
+    """linux or darwin."""
+    os_version: str
+    arch: str
+    cpus: int
+    memory_total_bytes: int
+    memory_available_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    python: str = ""
+    recommended_working_set_bytes: int = 0
+    """Metal's recommendedMaxWorkingSetSize; 0 where there is none."""
+
+
+class PortHolder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Who listens on a wanted port. pid 0 = another user's process that this user may not see."""
+
+    port: int
+    host: str = ""
+    pid: int = 0
+    command: str = ""
+    server: str = ""
+    """Set when the holder is one of our own servers."""
+
+
+class SourceFact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A local file that a `path` source or an adoptFrom root offers."""
+
+    path: str
+    kind: Literal["file", "directory", "missing", "unreadable", "other"]
+    size_bytes: int = 0
+    sha256: str = ""
+    file_system: int = 0
+    error_code: str = ""
+    """A GGUF finding (NOT_GGUF, GGUF_TRUNCATED, …) with its message and cure."""
+    error: str = ""
+    cure: str = ""
+    gguf: GgufSummary | None = None
+
+
+class Live(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a server answers over HTTP. `health` is the sum of it: Unknown when nothing could be asked."""
+
+    health: Literal["Ready", "Loading", "Failed", "Unknown"]
+    model_ids: tuple[str, ...] = ()
+    model_path: str = ""
+    context_tokens: int = 0
+    slots: int = 0
+    slots_busy: int = 0
+    speculation: bool | None = None
+    build: str = ""
+    message: str = ""
+
+
+class MemoryReading(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Measured bytes of a started server, read back from its log, by device ("host" always)."""
+
+    weights_bytes: dict[str, int] = {}
+    context_bytes: dict[str, int] = {}
+    compute_bytes: dict[str, int] = {}
+    output_bytes: dict[str, int] = {}
+    resident_bytes: int = 0
+
+
+class ServerFact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One server of this stack: its record, whether its process lives and is proven ours, and what it answers."""
+
+    name: str
+    record: RunRecord | None = None
+    process: Literal["running", "gone", "unproven", "none"] = "none"
+    pid: int = 0
+    live: Live | None = None
+    log_tail: tuple[str, ...] = ()
+    memory: MemoryReading | None = None
+
+
+class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Everything the planner may know. Lists are sorted; equal hosts give equal bytes."""
+
+    facts: Facts
+    engines: dict[str, EngineProbe] = {}
+    installed: tuple[InstalledPayload, ...] = ()
+    servers: tuple[ServerFact, ...] = ()
+    ports: tuple[PortHolder, ...] = ()
+    sources: dict[str, SourceFact] = {}
+    """By absolute path."""
+    adoptable: dict[str, str] = {}
+    """sha256 → absolute path, only for digests that some payload needs."""
+    directories: dict[str, tuple[tuple[str, int, str], ...]] = {}
+    """MLX folder sources: (relative name, bytes, sha256) of every payload file, by absolute folder path."""
+    secrets: dict[str, str] = {}
+    """"<server>/<variable>" → HMAC of the value on this host, "" when it cannot be read."""
+    state: StackState | None = None
+    store_path: str = ""
+    state_path: str = ""
+    problems: tuple[str, ...] = ()
+    """What could not be observed, in words; shown by every plan."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Observed state as a file, for planning elsewhere. `observed_at` is RFC 3339 UTC, seconds."""
+
+    format_version: str
+    kind: Literal["Snapshot"]
+    tool: str
+    stack: str
+    host: str
+    observed_at: str
+    observed: Observed
