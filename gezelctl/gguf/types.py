@@ -78,3 +78,33 @@ class GgufSummary(msgspec.Struct, frozen=True, rename="camel"):
     def file_type(self) -> int | None:
         value = self.values.get("general.file_type")
         return value if isinstance(value, int) else None
+
+
+class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
+    """One row of the tensor table; `offset` is from the start of its shard's data section, `size_bytes` unpadded."""
+
+    name: str
+    type_name: str
+    dims: tuple[int, ...]
+    offset: int
+    size_bytes: int
+    shard: int = 0
+
+
+class VocabDigest(msgspec.Struct, frozen=True, rename="camel"):
+    """What llama.cpp compares of a draft and a target vocabulary, less the texts (common_speculative_are_compatible).
+
+    `digests[k]` covers the texts of the tokens from id 5 up to, not including, id `first + k`; the last one covers
+    all `tokens`. 129 of them suffice, because the sizes of a compatible pair differ by at most 128.
+    """
+
+    kind: str
+    """llama.cpp's vocabulary type: spm, bpe, wpm, ugm, rwkv, plamo2, none; else the tokenizer's own name."""
+    tokens: int
+    add_bos: bool
+    bos_id: int
+    """-1 when there is none."""
+    add_eos: bool
+    eos_id: int
+    first: int
+    digests: tuple[str, ...]
