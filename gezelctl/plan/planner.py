@@ -1,0 +1,160 @@
+"""(desired, catalog, observed) → Plan. Pure: equal inputs give equal bytes, and nothing here can change a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gezelctl.catalog.servers import Resolved
+from gezelctl.config.desired import HostDesired
+from gezelctl.config.diagnostics import Diagnostic
+from gezelctl.observe.types import EngineProbe, Observed
+from gezelctl.plan.capacity import disk_capacity
+from gezelctl.plan.inputs import PlanInputs
+from gezelctl.plan.payloads import PayloadNeed, needs, plan_payload
+from gezelctl.plan.render_json import plan_digest
+from gezelctl.plan.servers import ServerPlan, plan_leftover, plan_server
+from gezelctl.plan.types import Change, Decision, Plan, Summary
+
+FORMAT_VERSION = "1.0"
+
+
+def make_plan(inputs: PlanInputs) -> Plan:
+    """The ordered, explained list of changes from the observed to the desired state of one host."""
+    resolved = tuple(sorted(inputs.resolved, key=lambda r: r.server.name))
+    selected = () if inputs.options.destroy else tuple(r for r in resolved if inputs.options.selects(r.server.address))
+    before: list[Change] = [*_engines(selected, inputs.observed), *_payloads(selected, inputs)]
+    by_address = {c.address: c for c in before}
+    servers = [plan_server(r, inputs, by_address) for r in selected]
+    changes = [*before, *(s.change for s in servers if s.change), *_leftovers(inputs)]
+    idle = [Change(address=s.address, action="noop", reason="in_sync") for s in servers if s.change is None]
+    capacity = disk_capacity(changes, inputs.observed)
+    diagnostics = _diagnostics(inputs.desired, selected, servers)
+    applyable = (
+        all(c.fits for c in capacity)
+        and not any(c.action == "blocked" for c in changes)
+        and not any(d.severity == "error" for d in diagnostics)
+    )
+    state = inputs.observed.state
+    ordered = (*changes, *idle)
+    return Plan(
+        format_version=FORMAT_VERSION,
+        kind="Plan",
+        tool=inputs.tool,
+        stack=inputs.desired.stack,
+        host=inputs.desired.host,
+        digest=plan_digest(ordered),
+        source=inputs.source,
+        against=inputs.against,
+        lineage=state.lineage if state else "",
+        serial=state.serial if state else 0,
+        complete=inputs.options.complete,
+        applyable=applyable,
+        summary=summarise(ordered),
+        changes=ordered,
+        capacity=capacity,
+        diagnostics=diagnostics,
+        decisions=tuple(
+            Decision(address=s.address, values=s.launch.values, notes=s.notes) for s in servers if s.launch
+        ),
+        only=inputs.options.only,
+        excluded=inputs.options.excluded,
+        prune=inputs.options.prune,
+    )
+
+
+def summarise(changes: Iterable[Change]) -> Summary:
+    """Counts and sums over changes; every view and the exit code read this."""
+    listed = tuple(changes)
+
+    def count(*actions: str) -> int:
+        return sum(c.action in actions for c in listed)
+
+    return Summary(
+        create=count("create"),
+        update=count("update"),
+        restart=count("restart"),
+        delete=count("delete"),
+        fetch=count("fetch"),
+        link=count("link"),
+        noop=count("noop"),
+        kept=count("keep"),
+        blocked=count("blocked"),
+        download_bytes=sum(c.download_bytes for c in listed),
+        link_bytes=sum(c.link_bytes for c in listed),
+        downtime_s=sum(c.downtime_s or 0 for c in listed if c.action == "restart"),
+    )
+
+
+def _engines(selected: Iterable[Resolved], observed: Observed) -> list[Change]:
+    used = sorted({r.server.backend_name for r in selected})
+    return [c for name in used if (c := _engine(name, observed.engines.get(name)))]
+
+
+def _engine(name: str, probe: EngineProbe | None) -> Change | None:
+    address = f"engine.{name}"
+    if probe is None:
+        return Change(
+            address=address,
+            action="blocked",
+            reason="engine_unknown",
+            cause="this backend was not observed",
+            cure="take a new snapshot on the host with the present models.yaml",
+        )
+    if probe.pending:
+        return Change(address=address, action="fetch", reason="engine_missing", cause="the archive is not unpacked yet")
+    if probe.error:
+        summary, _, cure = probe.message.partition("\n")
+        return Change(address=address, action="blocked", reason=probe.error, cause=summary, cure=cure.strip())
+    return None
+
+
+def _payloads(selected: tuple[Resolved, ...], inputs: PlanInputs) -> list[Change]:
+    store = inputs.desired.store
+    found: list[PayloadNeed] = list(needs(selected, inputs.observed))
+    return [c for need in found if (c := plan_payload(need, inputs.observed, store))]
+
+
+def _leftovers(inputs: PlanInputs) -> list[Change]:
+    wanted = {s.name for s in inputs.desired.servers}
+    options = inputs.options
+    if options.destroy:
+        facts = [f for f in inputs.observed.servers if options.selects(f"server.{f.name}")]
+    elif options.complete:
+        facts = [f for f in inputs.observed.servers if f.name not in wanted]
+    else:
+        facts = []
+    prune = options.prune or inputs.desired.prune
+    return [c for f in facts if (c := plan_leftover(f, prune=prune, destroy=options.destroy))]
+
+
+def _diagnostics(
+    desired: HostDesired, selected: tuple[Resolved, ...], servers: Iterable[ServerPlan]
+) -> tuple[Diagnostic, ...]:
+    found = [d for s in servers for d in s.diagnostics]
+    found += _version_conflicts(selected)
+    unique = {(d.code, d.summary, d.place): d for d in found}
+    return tuple(sorted(unique.values(), key=lambda d: d.sort_key))
+
+
+def _version_conflicts(selected: Iterable[Resolved]) -> list[Diagnostic]:
+    """One payload folder holds one version: two servers that pin different ones cannot both be right."""
+    first: dict[str, Resolved] = {}
+    found = []
+    for item in selected:
+        if item.payload is None:
+            continue
+        key = f"{item.payload.engine}/{item.payload.model_id}"
+        other = first.setdefault(key, item)
+        if other.payload and other.payload.version != item.payload.version:
+            found.append(
+                Diagnostic(
+                    code="E0401",
+                    summary=f"{item.payload.model_id} is wanted at {other.payload.version} by {other.server.address} "
+                    f"and at {item.payload.version} here",
+                    cure="pin one version for both servers",
+                    place=item.server.place("model"),
+                    address=item.server.address,
+                )
+            )
+    return found
+

@@ -1,0 +1,233 @@
+"""What happens to each server: created, restarted, changed in place, left alone, kept, deleted or blocked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from gezelctl.catalog.servers import Resolved
+from gezelctl.config.diagnostics import Diagnostic
+from gezelctl.engines.launch import LaunchRequest, Rendered, render
+from gezelctl.engines.types import LaunchSpec, Value
+from gezelctl.gguf.types import GgufSummary
+from gezelctl.observe.types import EngineProbe, Observed, PortHolder, ServerFact
+from gezelctl.plan.diff import diff_launch
+from gezelctl.plan.inputs import Locations, PlanInputs
+from gezelctl.plan.payloads import effective_files, installed_of, payload_address
+from gezelctl.plan.types import Change, Field
+from gezelctl.store.types import RunRecord
+
+
+class ServerPlan(msgspec.Struct, frozen=True):
+    """The change of one server (None = nothing to do), with the launch it would run and what was found on the way."""
+
+    address: str
+    change: Change | None
+    launch: LaunchSpec | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def plan_server(item: Resolved, inputs: PlanInputs, planned: Mapping[str, Change]) -> ServerPlan:
+    """Decide one server. `planned` holds the engine and payload changes of this plan by address."""
+    server, payload = item.server, item.payload
+    if payload is None or any(d.severity == "error" for d in item.diagnostics):
+        blocked = _blocked(server.address, "invalid", "the model cannot be resolved", "see the errors above")
+        return ServerPlan(server.address, blocked, None, item.diagnostics)
+    depends = [planned[a] for a in (f"engine.{server.backend_name}", payload_address(payload)) if a in planned]
+    for dependency in depends:
+        if dependency.action == "blocked":
+            cause = f"{dependency.address} is blocked: {dependency.cause}"
+            blocked = _blocked(server.address, dependency.reason, cause, dependency.cure)
+            return ServerPlan(server.address, blocked, None, item.diagnostics)
+    probe = inputs.observed.engines.get(server.backend_name)
+    if probe is None or probe.pending:
+        return _pending_engine(item, inputs, depends)
+    rendered = render_server(item, inputs, probe)
+    diagnostics = (*item.diagnostics, *rendered.diagnostics)
+    if rendered.spec is None or any(d.severity == "error" for d in rendered.diagnostics):
+        first = next((d for d in rendered.diagnostics if d.severity == "error"), None)
+        cause = first.summary if first else "no launch can be rendered"
+        blocked = _blocked(server.address, "invalid", cause, first.cure if first else "")
+        return ServerPlan(server.address, blocked, None, diagnostics, rendered.notes)
+    change = _change(item, rendered.spec, inputs, depends)
+    return ServerPlan(server.address, change, rendered.spec, diagnostics, rendered.notes)
+
+
+def render_server(item: Resolved, inputs: PlanInputs, probe: EngineProbe, planned: tuple[Value, ...] = ()) -> Rendered:
+    """The launch of one resolved server on the observed host; `planned` are the memory planner's values."""
+    if item.payload is None or item.model is None:
+        raise ValueError(f"{item.server.address} is not resolved")
+    place: Locations = inputs.locations[item.server.name]
+    files = effective_files(item.files, inputs.observed)
+    weights = next((f for f in files if f.role in {"weights", "shard"}), None)
+    draft = next((f for f in files if f.role == "draft"), None)
+    return render(
+        LaunchRequest(
+            server=item.server,
+            model=item.model,
+            payload=item.payload,
+            files=files,
+            payload_dir=place.payload_dir,
+            digests={f.name: f.sha256 for f in files},
+            gguf=header(weights.sha256, weights.origin.path, item, inputs.observed) if weights else None,
+            draft_gguf=header(draft.sha256, draft.origin.path, item, inputs.observed) if draft else None,
+            probe=probe,
+            slots_dir=place.slots_dir,
+            config_path=place.config_path,
+            planned=planned,
+        )
+    )
+
+
+def header(sha256: str, path: str, item: Resolved, observed: Observed) -> GgufSummary | None:
+    """The header of a GGUF file that stands on the host: installed under that digest, or the local source itself."""
+    have = installed_of(item.payload, observed) if item.payload else None
+    if have and have.manifest.gguf and have.manifest.files and have.manifest.files[0].sha256 == sha256:
+        return have.manifest.gguf
+    fact = observed.sources.get(path or observed.adoptable.get(sha256, ""))
+    return fact.gguf if fact else None
+
+
+def plan_leftover(fact: ServerFact, *, prune: bool, destroy: bool) -> Change | None:
+    """A server of ours that models.yaml no longer names: kept, or deleted under --prune."""
+    if fact.record is None:
+        return None
+    state = f"running as pid {fact.pid}" if fact.process == "running" else "not running"
+    if prune or destroy:
+        return Change(
+            address=f"server.{fact.name}",
+            action="delete",
+            reason="requested" if destroy else "not_in_config",
+            cause=state if destroy else f"not in models.yaml; {state}",
+            observed_fingerprint=fingerprint(fact),
+        )
+    return Change(
+        address=f"server.{fact.name}",
+        action="keep",
+        reason="prune_off",
+        cause=f"ours and {state}, but not in models.yaml: kept, since pruning is off",
+        cure="remove it with: gezelctl apply --prune",
+    )
+
+
+def fingerprint(fact: ServerFact | None) -> str:
+    """A short name of what was observed of a server, for the stale check of a saved plan."""
+    if fact is None or fact.record is None:
+        return ""
+    text = f"{fact.process}\n{fact.pid}\n{fact.record.token}\n".encode() + bytes(fact.record.launch)
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def recorded_launch(record: RunRecord) -> LaunchSpec | None:
+    """The launch that a run record holds; None when it was written by an incompatible version."""
+    try:
+        return msgspec.json.decode(record.launch, type=LaunchSpec)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _blocked(address: str, reason: str, cause: str, cure: str = "") -> Change:
+    return Change(address=address, action="blocked", reason=reason, cause=cause, cure=cure)
+
+
+def _pending_engine(item: Resolved, inputs: PlanInputs, depends: list[Change]) -> ServerPlan:
+    fact = _fact(item.server.name, inputs.observed)
+    running = fact is not None and fact.process == "running"
+    change = Change(
+        address=item.server.address,
+        action="restart" if running else "create",
+        reason="engine_missing",
+        cause="the engine is fetched first; flags are checked against it then",
+        depends_on=tuple(d.address for d in depends),
+        observed_fingerprint=fingerprint(fact),
+    )
+    return ServerPlan(item.server.address, change, None, item.diagnostics)
+
+
+def _fact(name: str, observed: Observed) -> ServerFact | None:
+    return next((s for s in observed.servers if s.name == name), None)
+
+
+def _change(item: Resolved, spec: LaunchSpec, inputs: PlanInputs, depends: list[Change]) -> Change | None:
+    observed = inputs.observed
+    fact = _fact(item.server.name, observed)
+    holder = _foreign_holder(spec, observed)
+    if holder and not (fact and fact.process == "running" and holder.pid == fact.pid):
+        who = f"pid {holder.pid} ({holder.command})" if holder.pid else "a process of another user"
+        return _blocked(
+            item.server.address,
+            "port_taken",
+            f"port {spec.port} is held by {who}",
+            "stop that process or choose another port",
+        )
+    missing = _missing_secret(item.server.name, spec, observed)
+    if missing:
+        return _blocked(item.server.address, "secret_missing", f"secret {missing} cannot be read", "set it on the host")
+    action, reason, cause, fields = _verdict(item, spec, fact, inputs)
+    payload_changes = [d for d in depends if d.address.startswith("payload.") and d.action != "noop"]
+    if action == "" and payload_changes and any(a.how != "present" for d in payload_changes for a in d.files):
+        action, reason, cause = "restart", "payload_changed", payload_changes[0].cause
+    if action == "":
+        return None
+    record = fact.record if fact else None
+    return Change(
+        address=item.server.address,
+        action=action,
+        reason=reason,
+        cause=cause,
+        fields=fields,
+        unchanged_count=max(0, len(spec.values) - len(fields)) if action in {"restart", "update"} else 0,
+        depends_on=tuple(d.address for d in depends),
+        downtime_s=_downtime(action, record),
+        launch=spec,
+        observed_fingerprint=fingerprint(fact),
+    )
+
+
+def _verdict(
+    item: Resolved, spec: LaunchSpec, fact: ServerFact | None, inputs: PlanInputs
+) -> tuple[str, str, str, tuple[Field, ...]]:
+    """(action, reason, cause, fields); an empty action means that nothing changes."""
+    if fact is None or fact.record is None:
+        return "create", "not_present", "", ()
+    record = fact.record
+    if fact.process != "running":
+        gone = f"recorded as pid {record.pid}, which is no longer running" if record.pid else "its start was interrupted"
+        return "create", "process_gone", gone, ()
+    old = recorded_launch(record)
+    if old is None:
+        return "restart", "spec_changed", "the run record is from an incompatible version", ()
+    macs = {k.partition("/")[2]: v for k, v in inputs.observed.secrets.items() if k.startswith(f"{spec.server}/")}
+    fields = diff_launch(old, spec, old_macs=record.secret_macs, new_macs=macs)
+    if item.server.address in inputs.options.restart:
+        return "restart", "requested", "asked for with --restart", fields
+    if any(f.effect != "live" for f in fields):
+        names = [f.path for f in fields if f.effect != "live"]
+        return "restart", "needs_restart", f"{', '.join(names[:4])} differ{'s' if len(names) == 1 else ''}", fields
+    if fact.live and fact.live.health == "Failed":
+        return "restart", "unhealthy", fact.live.message or "it answers, but does not serve", fields
+    if not record.proved:
+        return "update", "unproven", "started, but not yet proven to serve", fields
+    if fields:
+        return "update", "spec_changed", "changes without a restart", fields
+    return "", "", "", ()
+
+
+def _foreign_holder(spec: LaunchSpec, observed: Observed) -> PortHolder | None:
+    return next((p for p in observed.ports if p.port == spec.port and not p.server), None)
+
+
+def _missing_secret(name: str, spec: LaunchSpec, observed: Observed) -> str:
+    """The first secret variable that was looked for on the host and could not be read."""
+    return next((s.name for s in spec.secret_env if observed.secrets.get(f"{name}/{s.name}") == "missing"), "")
+
+
+def _downtime(action: str, record: RunRecord | None) -> int | None:
+    if action == "update":
+        return 0
+    if action == "create":
+        return None
+    return max(1, round(record.load_seconds)) if record and record.load_seconds else None
