@@ -68,6 +68,8 @@ class Change(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     link_bytes: int = 0
     files: tuple[FileAction, ...] = ()
     launch: LaunchSpec | None = None
+    argv_before: tuple[str, ...] = ()
+    """Of the running process, from its run record; () when unknown. The review shows the command line as a diff."""
     observed_fingerprint: str = ""
     memory_before_bytes: int = 0
     memory_after_bytes: int = 0
