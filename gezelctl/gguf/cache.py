@@ -63,8 +63,8 @@ def _cached(path: Path, cache_dir: Path, kind: str, entry: type[_Entry[T]], read
 
 
 def _key(path: Path) -> _Key:
-    shards = [(shard.resolve(), shard.stat()) for shard in shard_paths(path)]
-    return READER_VERSION, tuple((str(shard), status.st_size, status.st_mtime_ns) for shard, status in shards)
+    shards = [(shard.stat(), shard.resolve()) for shard in shard_paths(path)]
+    return READER_VERSION, tuple((str(shard), status.st_size, status.st_mtime_ns) for status, shard in shards)
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -38,11 +38,19 @@ def shard_paths(path: Path) -> tuple[Path, ...]:
     paths = tuple(path.with_name(f"{match['stem']}-{i:05d}-of-{count:05d}.gguf") for i in range(1, count + 1))
     if number != 1:
         raise _not_first(str(path), number, count, str(paths[0]))
-    if path.exists():
+    if _exists(path):
         for i, shard in enumerate(paths, 1):
-            if not shard.exists():
+            if not _exists(shard):
                 raise _split(str(path), f"shard {i} of {count} is missing: {shard.name}", f"fetch it to {shard.parent}")
     return paths
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 def _split(name: str, what: str, cure: str) -> GgufError:

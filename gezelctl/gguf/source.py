@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 from gezelctl.errors import GgufError
 
 FIRST_READ_BYTES: Final = 256 * 1024
-LARGEST_READ_BYTES: Final = 8 * 1024 * 1024
+LARGEST_READ_BYTES: Final = 4 * 1024 * 1024
 
 MAX_STRING_BYTES: Final = 16 * 1024 * 1024
 
@@ -79,7 +79,7 @@ class LocalFile:
 class Cursor:
     """A forward reader over a `ByteSource`.
 
-    Holds one window of at most 8 MiB or the item asked for, so a hostile length costs no memory: lengths are compared
+    Holds one window of at most 4 MiB or the item asked for, so a hostile length costs no memory: lengths are compared
     with what is left of the source before anything is read. Every fault is a `GgufError` with the source's name.
     """
 
@@ -124,7 +124,7 @@ class Cursor:
     def _refill(self, length: int) -> None:
         kept = self._window[self._at :]
         start = self._base + len(self._window)
-        self._base, self._at = self._base + self._at, 0
+        self._base, self._at, self._window = self._base + self._at, 0, b""
         wanted = max(length - len(kept), self._next_read)
         if self.size is not None:
             wanted = min(wanted, self.size - start)

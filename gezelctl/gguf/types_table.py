@@ -1,7 +1,7 @@
 """Sizes of the ggml tensor types and names of the file types.
 
-Source: `type_traits` in ggml/src/ggml.c and `enum llama_ftype` in include/llama.h of llama.cpp b11434. Withdrawn are the
-ids that `ggml_type_name` calls deprecated or removed there.
+Source: `type_traits` in ggml/src/ggml.c and `enum llama_ftype` in include/llama.h of llama.cpp b11434. Withdrawn are
+the ids that `ggml_type_name` calls deprecated or removed there.
 """
 
 from __future__ import annotations
