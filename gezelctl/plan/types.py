@@ -49,6 +49,17 @@ class FileAction(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     reason: str = ""
 
 
+class PayloadMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the installed manifest says of a payload beside its files; of a `payload.*` change."""
+
+    engine: str
+    model_id: str
+    name: str = ""
+    version: str = ""
+    fingerprint: str = ""
+    repo: str = ""
+
+
 class Change(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One thing that changes, stays on purpose, or is blocked.
 
@@ -67,6 +78,7 @@ class Change(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     download_bytes: int = 0
     link_bytes: int = 0
     files: tuple[FileAction, ...] = ()
+    payload: PayloadMeta | None = None
     launch: LaunchSpec | None = None
     argv_before: tuple[str, ...] = ()
     """Of the running process, from its run record; () when unknown. The review shows the command line as a diff."""

@@ -46,7 +46,7 @@ def create_exclusive(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _write_temporary(path, data, mode)
         try:
-            os.link(temporary, path)  # noqa: PTH200 - link fails where rename would replace
+            os.link(temporary, path)  # fails where rename would replace
         except FileExistsError:
             return False
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gezelctl.catalog.names import SHA256, STORE_ID, is_device, name_fault
-from gezelctl.store.files import StateError, encode, read_struct, write_atomic
+from gezelctl.store.files import StateError, encode, read_struct, sync_directory, write_atomic
 from gezelctl.store.layout import MANIFEST_NAME, PENDING_MANIFEST_NAME, Paths, UnsafePathError, safe_join
 from gezelctl.store.types import InstalledFile, InstalledManifest, InstalledPayload
 
@@ -129,9 +130,16 @@ def write_pending(directory: Path, manifest: InstalledManifest) -> Path:
     return path
 
 
+def commit_pending(directory: Path) -> None:
+    """Make the pending manifest `manifest.json`, in one rename. Raises OSError."""
+    os.replace(directory / PENDING_MANIFEST_NAME, directory / MANIFEST_NAME)  # noqa: PTH105 - crash tests wrap os.replace
+    sync_directory(directory)
+
+
 def write_manifest(directory: Path, manifest: InstalledManifest) -> None:
-    """Write `manifest.json` by temporary file, sync and rename."""
-    write_atomic(directory / MANIFEST_NAME, encode(manifest))
+    """Write `manifest.json` for files that are already in place."""
+    write_pending(directory, manifest)
+    commit_pending(directory)
 
 
 class _GezelShard(msgspec.Struct, frozen=True, rename="camel"):

@@ -85,9 +85,8 @@ def new_token() -> str:
 
 def hmac_key(paths: Paths) -> bytes:
     """This host's key for comparing secrets, 32 bytes; made once, mode 0600. Raises StateError."""
-    create_exclusive(
-        paths.hmac_key, secrets.token_bytes(KEY_BYTES), mode=PRIVATE
-    ) if not paths.hmac_key.exists() else None
+    if not paths.hmac_key.exists():
+        create_exclusive(paths.hmac_key, secrets.token_bytes(KEY_BYTES), mode=PRIVATE)
     try:
         key = paths.hmac_key.read_bytes()
     except OSError as error:
