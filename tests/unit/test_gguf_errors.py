@@ -149,7 +149,7 @@ def test_a_directory_a_missing_file_and_a_pipe(tmp_path: Path) -> None:
 
 def test_a_source_of_unknown_size_that_ends_early() -> None:
     data = make.gguf_bytes(make.LLAMA, make.LLAMA_TENSORS)
-    for cut in (10, 100, 3000, 4500):
+    for cut in (10, 100, 3000, data.index(b"output.weight") + 20):
         with pytest.raises(GgufError, match=f"have {cut}\n") as caught:
             read_summary_from(Memory(data[:cut], sized=False))
         assert caught.value.code == "GGUF_TRUNCATED"
