@@ -1,0 +1,138 @@
+"""Looking a model up in the catalogs of a stack, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from gezelctl.catalog.findings import Path as ValuePath
+from gezelctl.catalog.findings import dotted, fault
+from gezelctl.catalog.gilde import GildeCatalog
+from gezelctl.catalog.names import near_names
+from gezelctl.catalog.onefile import SUFFIXES, OneFileCatalog
+from gezelctl.catalog.payload import applicable_files
+from gezelctl.catalog.servers import Resolved
+from gezelctl.catalog.types import Model
+from gezelctl.catalog.versions import ModelRef, parse_ref
+from gezelctl.config.desired import DesiredServer, HostDesired
+from gezelctl.config.diagnostics import Diagnostic, InvalidConfig, Place
+
+Found = tuple[Model, tuple[Diagnostic, ...]]
+
+
+class Catalogs:
+    """The catalogs of a stack. Each answer is kept, so many servers of one model read it once."""
+
+    def __init__(self, paths: Iterable[str], base_dir: str = "") -> None:
+        """`paths` are folders in the Gilde layout or YAML/JSON files; relative ones start at `base_dir`."""
+        self._catalogs = [_open(path, base_dir) for path in paths]
+        self._found: dict[ModelRef, Found] = {}
+
+    def find(self, model_ref: str, *, place: Place | None = None) -> Model:
+        """The model named `id` or `id@version`; `place` is where it is asked for.
+
+        The first catalog that has the id decides; one whose versions are all yanked, or that lacks the pinned
+        version, leaves it to the next. Raises InvalidConfig: E0201 to E0214.
+        """
+        return self.look_up(model_ref, place=place)[0]
+
+    def look_up(self, model_ref: str, *, place: Place | None = None) -> Found:
+        """`find` together with the warnings about the model's manifests."""
+        ref = parse_ref(model_ref, place)
+        if ref not in self._found:
+            self._found[ref] = self._search(ref, place)
+        return self._found[ref]
+
+    def _search(self, ref: ModelRef, place: Place | None) -> Found:
+        passed: InvalidConfig | None = None
+        for catalog in self._catalogs:
+            try:
+                found = catalog.find(ref)
+            except InvalidConfig as error:
+                if not _leaves_to_next(error):
+                    raise
+                passed = passed or error
+                continue
+            if found is not None:
+                return found
+        raise passed or self._missing(ref, place)
+
+    def _missing(self, ref: ModelRef, place: Place | None) -> InvalidConfig:
+        """E0210 with near matches; the only case in which whole catalogs are listed."""
+        if not self._catalogs:
+            cure = "add a catalog under catalogs, or give the server a source"
+            return fault("E0210", f"model {ref.id!r} needs a catalog, and there is none", cure=cure, place=place)
+        ids = {listed.id: None for catalog in self._catalogs for listed in catalog.listing()}
+        near = near_names(ref.id, ids)
+        searched = ", ".join(catalog.describe() for catalog in self._catalogs)
+        cure = f"did you mean {' or '.join(near)}?" if near else "check the id, or add the catalog that has it"
+        summary = f"model {ref.id!r} is in no catalog; searched {searched}"
+        return fault("E0210", summary, cure=cure, place=place)
+
+
+def _leaves_to_next(error: InvalidConfig) -> bool:
+    return all(found.code in {"E0211", "E0212"} for found in error.diagnostics if found.severity == "error")
+
+
+def _open(path: str, base_dir: str) -> GildeCatalog | OneFileCatalog:
+    full = Path(base_dir) / Path(path).expanduser()
+    one_file = full.is_file() or (full.suffix.lower() in SUFFIXES and not full.is_dir())
+    return OneFileCatalog(full, path) if one_file else GildeCatalog(full, path)
+
+
+def resolve_servers(desired: HostDesired) -> tuple[Resolved, ...]:
+    """Every server of a host with its payload and the files that it needs, in the order of `desired.servers`."""
+    catalogs = Catalogs(desired.catalogs, desired.base_dir)
+    return tuple(resolve_server(server, catalogs, Path(desired.base_dir)) for server in desired.servers)
+
+
+def resolve_server(server: DesiredServer, catalogs: Catalogs, base_dir: Path) -> Resolved:
+    """One server. What is wrong is in `diagnostics`, never raised, so that one run reports all servers."""
+    try:
+        model, warnings = _model(server, catalogs, base_dir)
+        payload = _payload(server, model)
+    except InvalidConfig as error:
+        found = error.diagnostics
+        return Resolved(server, diagnostics=tuple(_addressed(diagnostic, server) for diagnostic in found))
+    # a drafter is a few GB that speculation of type none never reads
+    drafter = server.spec is None or server.spec.type != "none"
+    accelerator = server.backend.accelerator
+    files = applicable_files(payload, accelerator=accelerator, vision=server.vision, drafter=drafter)
+    return Resolved(server, model, payload, files, tuple(_addressed(warning, server) for warning in warnings))
+
+
+def _model(server: DesiredServer, catalogs: Catalogs, base_dir: Path) -> Found:
+    if server.source is not None:
+
+        def locate(path: ValuePath) -> Place | None:
+            return server.place(dotted(("source", *path)))
+
+        return source_payloads(server.name, server.source, base_dir, locate), ()
+    return catalogs.look_up(server.model or "", place=server.place("model"))
+
+
+def _payload(server: DesiredServer, model: Model) -> Payload:
+    """The model's payload for the server's engine. Raises E0216 to E0219 at the place that asks for it."""
+    engine, accelerator = server.backend.engine, server.backend.accelerator
+    payload = model.payloads.get(engine)
+    if payload is None:
+        others = " and ".join(model.payloads) or "none that gezelctl serves"
+        cure = f"use a backend with engine {others}" if model.payloads else "choose another model"
+        summary = f"{model.id} has no files for {engine}; it has {others}"
+        raise fault("E0216", summary, cure=cure, place=server.place("backend"))
+    if payload.disabled_reason:
+        summary = f"the {engine} build of {model.id} is known not to load: {payload.disabled_reason}"
+        raise fault("E0217", summary, cure="use another engine or model", place=server.place("model"))
+    if accelerator in payload.excluded_backends:
+        summary = f"the {engine} build of {model.id} is known not to work on {accelerator}"
+        raise fault("E0218", summary, cure="use another backend or model", place=server.place("backend"))
+    if server.vision and engine == "llama-cpp" and all(file.role != "mmproj" for file in payload.files):
+        summary = f"{model.id} has no projector, so it cannot see"
+        raise fault("E0219", summary, cure="remove vision, or add mmproj", place=server.place("vision"))
+    return payload
+
+
+def _addressed(diagnostic: Diagnostic, server: DesiredServer) -> Diagnostic:
+    return msgspec.structs.replace(diagnostic, address=server.address)
