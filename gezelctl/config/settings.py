@@ -34,38 +34,85 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 _POS = Annotated[int, Meta(gt=0)]
 _NAT = Annotated[int, Meta(ge=0)]
 _GIB_MIB = Annotated[int, Meta(ge=-1)]
+# llama-server splits these at commas and takes what it cannot read as something else, so their shape is checked here.
+_SPLIT = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?([,/][0-9]+(\.[0-9]+)?)*$(?!\n)")]
+_DEVICES = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]+(,[A-Za-z0-9_.:-]+)*$(?!\n)")]
+_ENDPOINTS = Annotated[str, Meta(pattern=r"^[^\s,:]+:[0-9]{1,5}(,[^\s,:]+:[0-9]{1,5})*$(?!\n)")]
+_TEXT = Annotated[str, Meta(min_length=1)]
 
 LLAMA_CPP_SETTINGS: tuple[Setting, ...] = (
-    Setting(name="nGpuLayers", type=Annotated[int, Meta(ge=-1)], argv="--n-gpu-layers", form="layers",
-            help="layers in device memory; -1 = all"),
+    Setting(
+        name="nGpuLayers",
+        type=Annotated[int, Meta(ge=-1)],
+        argv="--n-gpu-layers",
+        form="layers",
+        help="layers in device memory; -1 = all",
+    ),
     Setting(name="cpuMoe", type=bool, argv="--cpu-moe", form="switch", help="keep all expert tensors in host memory"),
-    Setting(name="nCpuMoe", type=_NAT, argv="--n-cpu-moe", help="keep the experts of the first N layers in host memory"),
+    Setting(
+        name="nCpuMoe", type=_NAT, argv="--n-cpu-moe", help="keep the experts of the first N layers in host memory"
+    ),
     Setting(name="flashAttn", type=Literal["on", "off", "auto"], argv="--flash-attn", help="flash attention"),
     Setting(name="cacheReuse", type=_NAT, argv="--cache-reuse", help="smallest chunk to reuse from the cache; 0 = off"),
-    Setting(name="swaFull", type=bool, argv="--swa-full", form="switch", help="full-size cache for sliding-window layers"),
-    Setting(name="kvUnified", type=bool, argv="--kv-unified", form="pair", negation="--no-kv-unified",
-            help="one KV pool shared by all slots"),
-    Setting(name="kvOffload", type=bool, argv="--kv-offload", form="pair", negation="--no-kv-offload",
-            help="KV cache in device memory"),
+    Setting(
+        name="swaFull", type=bool, argv="--swa-full", form="switch", help="full-size cache for sliding-window layers"
+    ),
+    Setting(
+        name="kvUnified",
+        type=bool,
+        argv="--kv-unified",
+        form="pair",
+        negation="--no-kv-unified",
+        help="one KV pool shared by all slots",
+    ),
+    Setting(
+        name="kvOffload",
+        type=bool,
+        argv="--kv-offload",
+        form="pair",
+        negation="--no-kv-offload",
+        help="KV cache in device memory",
+    ),
     Setting(name="threads", type=_POS, argv="--threads", help="CPU threads for generation"),
     Setting(name="threadsBatch", type=_POS, argv="--threads-batch", help="CPU threads for prompt processing"),
     Setting(name="batchSize", type=_POS, argv="--batch-size", help="logical batch, tokens"),
     Setting(name="ubatchSize", type=_POS, argv="--ubatch-size", help="physical batch, tokens"),
-    Setting(name="loadMode", type=Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"], argv="--load-mode",
-            help="how weights are brought into memory"),
-    Setting(name="tensorSplit", type=str, argv="--tensor-split", help="share of each device, as 3,1"),
-    Setting(name="splitMode", type=Literal["none", "layer", "row"], argv="--split-mode", help="how to split over devices"),
+    Setting(
+        name="loadMode",
+        type=Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"],
+        argv="--load-mode",
+        help="how weights are brought into memory",
+    ),
+    Setting(name="tensorSplit", type=_SPLIT, argv="--tensor-split", help="share of each device, as 3,1"),
+    Setting(
+        name="splitMode", type=Literal["none", "layer", "row"], argv="--split-mode", help="how to split over devices"
+    ),
     Setting(name="mainGpu", type=_NAT, argv="--main-gpu", help="device index for split mode none"),
-    Setting(name="device", type=str, argv="--device", help="devices to offload to, as the engine names them"),
-    Setting(name="cacheRamMib", type=_GIB_MIB, argv="--cache-ram", help="host prompt cache, MiB; 0 = off, -1 = no limit"),
+    Setting(
+        name="device",
+        type=_DEVICES,
+        argv="--device",
+        help="devices to offload to, as the engine names them: CUDA0,CUDA1",
+    ),
+    Setting(
+        name="cacheRamMib", type=_GIB_MIB, argv="--cache-ram", help="host prompt cache, MiB; 0 = off, -1 = no limit"
+    ),
     Setting(name="ctxCheckpoints", type=_NAT, argv="--ctx-checkpoints", help="context checkpoints a slot"),
-    Setting(name="rpc", type=str, argv="--rpc", help="RPC servers, as host:port"),
-    Setting(name="chatTemplate", type=str, argv="--chat-template", help="a built-in template name or Jinja text"),
-    Setting(name="chatTemplateFile", type=str, argv="--chat-template-file", help="a Jinja template file"),
-    Setting(name="reasoningFormat", type=Literal["none", "auto", "deepseek", "deepseek-legacy"],
-            argv="--reasoning-format", help="where thoughts go in the answer"),
-    Setting(name="reasoningBudget", type=Annotated[int, Meta(ge=-1)], argv="--reasoning-budget",
-            help="thinking tokens; 0 = none, -1 = no limit"),
+    Setting(name="rpc", type=_ENDPOINTS, argv="--rpc", help="RPC servers, as host:port"),
+    Setting(name="chatTemplate", type=_TEXT, argv="--chat-template", help="a built-in template name or Jinja text"),
+    Setting(name="chatTemplateFile", type=_TEXT, argv="--chat-template-file", help="a Jinja template file"),
+    Setting(
+        name="reasoningFormat",
+        type=Literal["none", "auto", "deepseek", "deepseek-legacy"],
+        argv="--reasoning-format",
+        help="where thoughts go in the answer",
+    ),
+    Setting(
+        name="reasoningBudget",
+        type=Annotated[int, Meta(ge=-1)],
+        argv="--reasoning-budget",
+        help="thinking tokens; 0 = none, -1 = no limit",
+    ),
     Setting(name="metrics", type=bool, argv="--metrics", form="switch", help="Prometheus endpoint"),
     Setting(name="embeddings", type=bool, argv="--embeddings", form="switch", help="serve embeddings only"),
     Setting(name="fit", type=Literal["on", "off"], argv="--fit", help="let the engine shrink unset values to fit"),
@@ -93,6 +140,7 @@ _Struct = msgspec.defstruct(
     forbid_unknown_fields=True,
     omit_defaults=True,
     kw_only=True,
+    namespace={"__doc__": "Options of the engine; each belongs to llama-cpp or to mlx."},
 )
 # A struct made from the table has no static type; its only reader is `option_values`.
 EngineOptions: TypeAlias = _Struct  # type: ignore[valid-type]

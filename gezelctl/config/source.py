@@ -1,0 +1,55 @@
+"""One configuration file as text: where its lines are, and which parts of them must never be shown."""
+
+from __future__ import annotations
+
+import re
+
+from gezelctl.config.diagnostics import Place
+from gezelctl.config.redact import MASK, continues_secret, mask_line
+
+# libyaml breaks lines as YAML 1.1 does, so its line numbers count these too.
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+
+
+class SourceText:
+    """`file` is the name that findings print. Lines and columns are 1-based, columns count characters."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.text = text
+        self._lines: list[str] | None = None
+        self._hidden: dict[int, list[tuple[int, int | None]]] = {}
+
+    @property
+    def lines(self) -> list[str]:
+        if self._lines is None:
+            self._lines = _LINE_BREAK.split(self.text)
+        return self._lines
+
+    def hide(self, line: int, column: int, end_line: int, end_column: int) -> None:
+        """Mark a span (end exclusive) as secret; lines that it only touches are hidden from its start on."""
+        for number in range(line, end_line + 1):
+            start = column if number == line else 1
+            self._hidden.setdefault(number, []).append((start, end_column if line == end_line else None))
+
+    def snippet(self, line: int) -> str:
+        """The source line without its secrets, "" when it is outside the file or may be part of a secret."""
+        if not 1 <= line <= len(self.lines):
+            return ""
+        text = self.lines[line - 1]
+        for start, end in sorted(self._hidden.get(line, ()), reverse=True):
+            text = text[: start - 1] + MASK + (text[end - 1 :] if end else "")
+        if line not in self._hidden and continues_secret(self.lines[: line - 1]) and not _has_key(text):
+            return ""
+        return mask_line(text)
+
+    def place_at(self, index: int) -> Place:
+        """The place of a character offset."""
+        line, start = 1, 0
+        for found in _LINE_BREAK.finditer(self.text, 0, index):
+            line, start = line + 1, found.end()
+        return Place(self.file, line, index - start + 1)
+
+
+def _has_key(line: str) -> bool:
+    return re.match(r"\s*(?:- +)?[A-Za-z_][\w.-]*\s*:(?:\s|$)", line) is not None
