@@ -66,7 +66,7 @@ class SourceBlock(Block, frozen=True, kw_only=True):
     """What `llamaCpp` and `mlx` share. `excludedBackends`: accelerators on which the build is known not to work."""
 
     huggingface_repo: Repo
-    revision: RevisionText = Annotated[str, Meta(pattern=f"^{REVISION.pattern}")]
+    revision: RevisionText = "main"
     approx_size_bytes: Bytes
     resident_bytes: Bytes | None = None
     quantization: str = ""

@@ -10,11 +10,12 @@ import msgspec
 from gezelctl.catalog.findings import Path as ValuePath
 from gezelctl.catalog.findings import dotted, fault
 from gezelctl.catalog.gilde import GildeCatalog
+from gezelctl.catalog.inline import source_payloads
 from gezelctl.catalog.names import near_names
 from gezelctl.catalog.onefile import SUFFIXES, OneFileCatalog
 from gezelctl.catalog.payload import applicable_files
 from gezelctl.catalog.servers import Resolved
-from gezelctl.catalog.types import Model
+from gezelctl.catalog.types import Model, Payload
 from gezelctl.catalog.versions import ModelRef, parse_ref
 from gezelctl.config.desired import DesiredServer, HostDesired
 from gezelctl.config.diagnostics import Diagnostic, InvalidConfig, Place
