@@ -8,8 +8,10 @@ import getpass
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -137,6 +139,52 @@ def try_flock(descriptor: int, path: str) -> bool:
             code="NO_FLOCK",
         ) from error
     return True
+
+
+@contextmanager
+def directory_lock(directory: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the flock of a folder itself, made if missing; wait for as long as another process holds it.
+
+    `on_wait` is called once when the wait begins. A file system without flock on folders (NFS) gives no protection
+    here; the stack lock, which refuses such a file system, still stands. Raises StateError.
+    """
+    descriptor = _lock_directory(directory, on_wait)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_directory(directory: Path, on_wait: Callable[[], None]) -> int:
+    told = False
+    while True:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise StateError(
+                f"{directory}: {error.strerror}", cure="check the store's permissions", code="STORE_ACCESS"
+            ) from error
+        try:
+            held = try_flock(descriptor, str(directory))
+        except RefusedError:
+            return descriptor
+        # the last holder may have removed the folder again: a lock on a removed folder is no lock
+        if held and _same(descriptor, directory):
+            return descriptor
+        os.close(descriptor)
+        if not held:
+            if not told:
+                on_wait()
+                told = True
+            time.sleep(POLL_S)
+
+
+def _same(descriptor: int, directory: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), directory.stat())
+    except OSError:
+        return False
 
 
 def current_holder(paths: Paths) -> LockHolder | None:
