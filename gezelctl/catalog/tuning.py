@@ -41,6 +41,9 @@ def tuning(value: object, findings: Findings) -> Tuning:
     """The load-time part of `tuning`. What a client sends with each request (sampling, …) is not ours to read."""
     if value is None:
         return Tuning()
+    if not isinstance(value, dict):
+        findings.add("E0203", "expected a mapping", cure="correct the value")
+        return Tuning()
     options: dict[str, bool | int | float | str] = {}
     spec: dict[str, object] = {}
     engine = _mapping(value, ("engine", "llamaCpp"), findings)
