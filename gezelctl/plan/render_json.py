@@ -12,7 +12,7 @@ import msgspec
 
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.errors import GezelctlError, RefusedError, StalePlan, UsageFault
-from gezelctl.plan.types import Change, Field, Plan
+from gezelctl.plan.types import Change, Plan
 
 FORMAT_VERSION = "1.0"
 _PLAN_AGAIN = "Make it again with gezelctl plan --out FILE."
@@ -103,22 +103,18 @@ def plan_digest(changes: Iterable[Change]) -> str:
     """
     acting = [c for c in changes if c.action not in {"noop", "keep"}]
     normal = [_normal(c) for c in sorted(acting, key=lambda c: (c.address, c.action))]
-    return _sha256(msgspec.json.encode(normal, order="deterministic"))
+    return _sha256(_encode(normal))
 
 
 def _normal(change: Change) -> dict[str, object]:
+    fields = sorted(change.fields, key=lambda f: f.path)
     return {
         "address": change.address,
         "action": change.action,
-        "fields": sorted(_normal_field(f) for f in change.fields),
+        "fields": [(f.path, f.reason if f.sensitive else f.after) for f in fields],
         "files": sorted((a.file.name, a.file.sha256) for a in change.files),
         "launch": _normal_launch(change.launch) if change.launch else None,
     }
-
-
-def _normal_field(field: Field) -> tuple[str, str]:
-    after = field.reason if field.sensitive else field.after
-    return (field.path, msgspec.json.encode(after).decode())
 
 
 def _normal_launch(launch: LaunchSpec) -> object:
@@ -130,5 +126,17 @@ def _sha256(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def _encode(plan: Plan) -> bytes:
-    return msgspec.json.encode(plan, order="deterministic")
+def _encode(value: object) -> bytes:
+    """Names on disk and of processes may hold bytes that are not UTF-8, which JSON cannot say: those are escaped."""
+    try:
+        return msgspec.json.encode(value, order="deterministic")
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_escaped(msgspec.to_builtins(value, order="deterministic")))
+
+
+def _escaped(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value

@@ -15,6 +15,7 @@ _ESC = "\x1b["
 _INDENT = "      "
 _MIN_VALUE = 24
 _NAME_CAP = 32
+_ADDRESS_CAP = 44
 _LEGEND = {
     "create": "create",
     "update": "in place",
@@ -69,6 +70,7 @@ class _TextView:
         self.color = color
         self.ascii_only = ascii_only
         self.wide = wide
+        self.address_width = 0
 
     def show(self, text: str) -> str:
         return printable(text, ascii_only=self.ascii_only)
@@ -78,6 +80,7 @@ class _TextView:
 
     def render(self, plan: Plan, show_unchanged: bool) -> str:
         shown = [c for c in plan.changes if show_unchanged or c.action != "noop"]
+        self.address_width = _column([self.show(c.address) for c in shown], _ADDRESS_CAP)
         blocks = [self.change(c) for c in shown]
         quiet = not plan.summary.changes and not plan.summary.blocked and not words.misfits(plan.capacity)
         parts = [] if quiet and not blocks and not plan.diagnostics else [self.header(plan)]
@@ -100,9 +103,9 @@ class _TextView:
 
     def change(self, change: Change) -> list[str]:
         symbol = self.paint(change.action, f"{SYMBOLS[change.action]:>3}")
-        address = f"{self.show(change.address):<24}"
+        address = f"{self.show(change.address):<{self.address_width}}"
         joined = change.action in {"keep", "noop", "blocked"}
-        cause = self.show(change.cause or (change.reason if joined else ""))
+        cause = self.show(change.cause or (change.reason.replace("_", " ") if joined else ""))
         head = words.action_text(change)
         title = ": ".join(part for part in (head, cause) if part) if joined else head
         lines = [f"{symbol} {self.paint('address', address)}  {title}"]
@@ -204,13 +207,14 @@ class _TextView:
 
     def legend(self, plan: Plan) -> str:
         used = {c.action for c in plan.changes}
+        used |= {"link" for c in plan.changes for a in c.files if a.how == "link"}
         texts = [f"{SYMBOLS[action]} {word}" for action, word in _LEGEND.items() if action in used]
         special = [w for a, w in (("keep", "kept"), ("blocked", "blocked")) if a in used]
         return "   ".join([*texts, f"! {' or '.join(special)}"] if special else texts) or "(no changes)"
 
     def no_changes(self, plan: Plan) -> str:
         servers = sum(c.action == "noop" and c.address.startswith("server.") for c in plan.changes)
-        same = f"{count(servers, 'server')} as wanted" if servers else "nothing is wanted and nothing is running"
+        same = f"{count(servers, 'server')} as wanted" if servers else "nothing to do"
         narrowed = words.narrowed_text(plan, self.show)
         return (
             f"No changes: {self.show(plan.host)}, stack {self.show(plan.stack)}: {same} by "

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 _UNITS = ("KiB", "MiB", "GiB")
 _STEP = 1024
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -70,16 +67,16 @@ def format_time(timestamp: str) -> str:
 def printable(text: str, *, ascii_only: bool = False) -> str:
     r"""Foreign text on one line, unable to steer a terminal or to reorder what stands around it.
 
-    Control, format (bidirectional overrides, zero-width), surrogate, private and unassigned characters and line
-    separators become \xNN, \uNNNN or \UNNNNNNNN; with `ascii_only` everything beyond ASCII does.
+    Control, format (bidirectional overrides, zero-width), surrogate, private and unassigned characters and every
+    separator but the space become \xNN, \uNNNN or \UNNNNNNNN; with `ascii_only` everything beyond ASCII does.
     """
-    if text.isascii() and text.isprintable():
+    if text.isprintable() and (text.isascii() or not ascii_only):
         return text
     return "".join(_escape(c) if _hidden(c, ascii_only=ascii_only) else c for c in text)
 
 
 def _hidden(char: str, *, ascii_only: bool) -> bool:
-    return (ascii_only and not char.isascii()) or unicodedata.category(char) in _HIDDEN
+    return not char.isprintable() or (ascii_only and not char.isascii())
 
 
 def _escape(char: str) -> str:

@@ -146,11 +146,11 @@ def deletes_answer(plan: Plan, show: Shown) -> str:
 
 
 def fits_answer(plan: Plan, show: Shown) -> str:
-    """Memory, disk and ports. "yes" only when both memory and disk were planned; what was not is said."""
+    """Memory, disk and ports. "yes" only when memory was planned and disk too or not needed; what was not is said."""
     kinds: dict[str, list[Capacity]] = {}
     for capacity in plan.capacity:
         kinds.setdefault(_kind(capacity)[0], []).append(capacity)
-    complete = "memory" in kinds and "disk" in kinds
+    complete = "memory" in kinds and ("disk" in kinds or not _writes(plan))
     kinds.setdefault("memory", [])
     kinds.setdefault("disk", [])
     parts = [_kind_text(kind, kinds[kind], plan, show) for kind in sorted(kinds, key=lambda k: (k == "port", k))]
