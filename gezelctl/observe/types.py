@@ -13,8 +13,9 @@ from gezelctl.store.types import InstalledPayload, RunRecord, StackState
 class Flag(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One option of an engine build as its --help tells it.
 
-    `names` are all spellings, `negations` the --no-… forms of a pair, `arity` 0 for a switch else 1, `values` the
-    closed domain when the help lists one, `env` the LLAMA_ARG_… variable.
+    `names` are all spellings, `negations` the --no-… forms of a pair (not in `names`), `arity` the words that follow:
+    0 for a switch, 2 for the few ranges, else 1; `values` the closed domain when the help lists one, `env` the
+    LLAMA_ARG_… variable.
     """
 
     names: tuple[str, ...]
@@ -36,7 +37,7 @@ class Device(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class EngineProbe(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One engine build. `digest` is a stable name of the bytes: 16 hex digits over (size, mtime, version text).
+    """One engine build. `digest` is a stable name of the bytes: 16 hex digits, see observe.probe for what goes in.
 
     `error` is set when the build cannot be used ("ENGINE_MISSING", "ENGINE_NOT_EXECUTABLE", "ENGINE_DIES", …).
     """
@@ -51,6 +52,8 @@ class EngineProbe(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     build: int = 0
     flags: tuple[Flag, ...] = ()
     devices: tuple[Device, ...] = ()
+    removed: dict[str, str] = {}
+    """Spellings that the help still names only to refuse them → what it says to use instead; not in `flags`."""
     error: str = ""
     message: str = ""
     pending: bool = False
@@ -191,3 +194,7 @@ class Snapshot(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     host: str
     observed_at: str
     observed: Observed
+    base_dir: str = ""
+    """The folder of models.yaml on the host, which its relative paths count from."""
+    home: str = ""
+    """What `~` means on the host."""

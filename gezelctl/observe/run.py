@@ -1,0 +1,169 @@
+"""Runs a program that is only asked about itself: no input, bounded output, bounded time, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gezelctl.errors import EngineError
+
+_LIMIT = 1 << 20
+_LOADER = re.compile(
+    r"error while loading shared libraries|Library not loaded|GLIBC(XX)?_\S+. not found|cannot open shared object"
+)
+_SPECIFIC = re.compile(
+    rf"{_LOADER.pattern}|\berror\b|Error:|terminate called|Illegal instruction|No module named", re.IGNORECASE
+)
+SCRUBBED = re.compile(r"LLAMA_ARG_|LLAMA_API_KEY$|HF_TOKEN$")
+"""Variables that an engine reads as options or secrets (common_params_parse: every flag has a LLAMA_ARG_ twin)."""
+
+
+class Output(NamedTuple):
+    """What it printed (at most 1 MiB of each) and its exit status; negative = killed by that signal."""
+
+    stdout: str
+    stderr: str
+    status: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.stdout}\n{self.stderr}"
+
+
+def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment without what would change an engine's answer, with the backend's own on top."""
+    kept = {name: value for name, value in os.environ.items() if not SCRUBBED.match(name)}
+    return {**kept, "GGML_NO_BACKTRACE": "1", **extra}
+
+
+def ask(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Output:
+    """Run to the end and return what it printed, whatever its exit status.
+
+    Raises EngineError with the code ENGINE_MISSING, ENGINE_NOT_EXECUTABLE, or ENGINE_HANGS.
+    """
+    process = _spawn(command, env)
+    try:
+        texts = _read(process, time.monotonic() + timeout_s)
+        if texts is None:
+            raise EngineError(
+                f"{' '.join(command)} did not end within {timeout_s:g} s",
+                cure="run it by hand to see what it waits for, or name another build",
+                code="ENGINE_HANGS",
+            )
+        return Output(*texts, process.returncode)
+    finally:
+        _end(process)
+
+
+def _spawn(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    program = command[0]
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            start_new_session=True,
+        )
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise missing(program) from error
+    except PermissionError as error:
+        cure = f"run `chmod +x {program}`, or look whether its file system is mounted noexec"
+        raise EngineError(f"{program} may not be executed", cure=cure, code="ENGINE_NOT_EXECUTABLE") from error
+    except OSError as error:
+        raise EngineError(
+            f"{program} is not a program for this machine ({error.strerror})",
+            cure="name a build for this operating system and processor",
+            code="ENGINE_NOT_EXECUTABLE",
+        ) from error
+
+
+def missing(program: str) -> EngineError:
+    """The error for a program that is not there (or is a script whose interpreter is not)."""
+    if os.path.lexists(program):
+        what = f"{program} points to nothing, or its interpreter is missing"
+    else:
+        what = f"{program} does not exist"
+    return EngineError(what, cure="install the build there, or correct the backend's path", code="ENGINE_MISSING")
+
+
+def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str] | None:
+    """Both streams up to the limit; None when the deadline passes first. Too much output ends the program."""
+    parts: dict[str, bytearray] = {"out": bytearray(), "err": bytearray()}
+    with selectors.DefaultSelector() as selector:
+        for name, stream in (("out", process.stdout), ("err", process.stderr)):
+            if stream is not None:
+                selector.register(stream, selectors.EVENT_READ, name)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            events = selector.select(left) if left > 0 else []
+            if not events:
+                return None
+            for key, _ in events:
+                chunk = os.read(key.fd, 65536)
+                parts[key.data] += chunk
+                if not chunk or len(parts[key.data]) > _LIMIT:
+                    selector.unregister(key.fileobj)
+    if max(map(len, parts.values())) > _LIMIT:
+        _kill_group(process)
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+    return parts["out"].decode("utf-8", "replace"), parts["err"].decode("utf-8", "replace")
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The program and what it started; it leads its own group, so nothing else is in it."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        _kill_group(process)
+        process.wait()
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def describe_status(status: int) -> str:
+    """`exit code 3` or `signal SIGILL`; a shell's 128+N counts as the signal."""
+    number = -status if status < 0 else status - 128
+    if number > 0:
+        try:
+            return f"signal {signal.Signals(number).name}"
+        except ValueError:
+            pass
+    return f"exit code {status}"
+
+
+def died(command: Sequence[str], output: Output) -> EngineError:
+    """The ENGINE_DIES error: how it ended, its first specific line, and what to do about that."""
+    ended = describe_status(output.status)
+    line = first_specific_line(output)
+    message = f"{' '.join(command)} ended with {ended}" + (f": {line}" if line else "")
+    if _LOADER.search(line):
+        cure = "install the library that it names, or keep the folder of the build whole"
+    elif ended == "signal SIGILL":
+        cure = "name a build for this processor: this one uses instructions that it does not have"
+    else:
+        cure = "run it by hand, and name a build that runs here"
+    return EngineError(message, cure=cure, code="ENGINE_DIES")
+
+
+def first_specific_line(output: Output) -> str:
+    """The first line that names a cause, else the first line; at most 300 characters, without control characters."""
+    lines = [line.strip() for line in (*output.stderr.splitlines(), *output.stdout.splitlines()) if line.strip()]
+    line = next((line for line in lines if _SPECIFIC.search(line)), lines[0] if lines else "")
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:300])
