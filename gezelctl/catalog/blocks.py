@@ -93,7 +93,7 @@ class MlxBlock(SourceBlock, frozen=True, kw_only=True):
 def decode(value: object, kind: type[B], findings: Findings) -> B | None:
     """`value` as a struct; None after reporting E0203. Unknown keys are reported as E0209 and left out."""
     if isinstance(value, dict):
-        report_unknown(value, (field.encode_name for field in msgspec.structs.fields(kind)), findings)
+        report_unknown(value, kind.__struct_encode_fields__, findings)
     return decode_known(value, kind, findings)
 
 

@@ -9,6 +9,7 @@ used is a finding with its place; the reference system leaves such a model out w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,7 +72,8 @@ class GildeCatalog:
 
     def describe(self) -> str:
         """The catalog for a "searched" list, with why it holds nothing where that is plain."""
-        return self.file if self._models.is_dir() else f"{self.file} (has no chat-models folder)"
+        there = os.path.isdir(self._models)  # noqa: PTH112 - unlike is_dir, no error of the disk escapes it
+        return self.file if there else f"{self.file} (has no chat-models folder)"
 
     def _name(self, path: Path) -> str:
         return str(Path(self.file) / path.relative_to(self._root))
@@ -114,7 +116,7 @@ class GildeCatalog:
         document = self._read(folder / "manifest.json")
         place = Place(self._name(folder / "manifest.json"), 1, 1)
         version, own = None, Findings(lambda _: place)
-        code, problem = "E0205", "is missing"
+        code, problem = "E0205", "manifest.json is missing"
         if document is not None:
             own = Findings(document.place, document.source)
             place, problem = document.place(("version",)), folder_fault(document, folder.name)

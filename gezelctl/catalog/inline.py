@@ -61,7 +61,8 @@ def source_payloads(server_name: str, source: Source, base_dir: Path, locate: Lo
 
 
 def _absolute(path: str, base_dir: Path) -> str:
-    return os.path.abspath(base_dir / Path(path).expanduser())  # noqa: PTH100 - Path.resolve would read the disk
+    # pathlib would read the disk for `resolve`, and fail for the `~` of an unknown user
+    return os.path.abspath(base_dir / os.path.expanduser(path))  # noqa: PTH100, PTH111
 
 
 def _payload(server_name: str, source: Source, placed: list[Placed], findings: Findings) -> Payload:

@@ -147,7 +147,7 @@ def _report_near_misses(
     data: dict[str, object], kind: type[Block], elsewhere: frozenset[str], findings: Findings
 ) -> None:
     """E0209 for an unknown key that looks like a known one. Other unknown keys are a newer catalog's."""
-    known = {field.encode_name for field in msgspec.structs.fields(kind)} | elsewhere
+    known = set(kind.__struct_encode_fields__) | elsewhere
     for key in sorted(data.keys() - known):
         if near := near_names(key, sorted(known), cutoff=0.85):
             cure = f"did you mean `{near[0]}`?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from gezelctl.catalog.findings import Path as ValuePath
 from gezelctl.catalog.findings import dotted, fault
 from gezelctl.catalog.gilde import GildeCatalog
 from gezelctl.catalog.inline import source_payloads
-from gezelctl.catalog.names import near_names
+from gezelctl.catalog.names import CONTROL, near_names
 from gezelctl.catalog.onefile import SUFFIXES, OneFileCatalog
 from gezelctl.catalog.payload import applicable_files
 from gezelctl.catalog.servers import Resolved
@@ -78,8 +79,13 @@ def _leaves_to_next(error: InvalidConfig) -> bool:
 
 
 def _open(path: str, base_dir: str) -> GildeCatalog | OneFileCatalog:
-    full = Path(base_dir) / Path(path).expanduser()
-    one_file = full.is_file() or (full.suffix.lower() in SUFFIXES and not full.is_dir())
+    """A file is a one-file catalog, a folder a Gilde one; the suffix decides about what is not there."""
+    if CONTROL.search(path):
+        summary = f"the path of catalog {path!r} has a control character"
+        raise fault("E0201", summary, cure="correct the path under catalogs")
+    full = Path(base_dir) / os.path.expanduser(path)  # noqa: PTH111 - leaves the `~` of an unknown user alone
+    is_file, is_folder = os.path.isfile(full), os.path.isdir(full)  # noqa: PTH112, PTH113 - no error of the disk escapes
+    one_file = is_file or (full.suffix.lower() in SUFFIXES and not is_folder)
     return OneFileCatalog(full, path) if one_file else GildeCatalog(full, path)
 
 

@@ -204,7 +204,7 @@ def test_a_folder_that_is_no_version_and_one_without_a_manifest(lab: Lab) -> Non
     assert model.version == "1.0.0"
     assert [found.summary for found in warnings] == [
         f"catalog/chat-models/ti/{ID}/versions/latest is not a version",
-        "version 2.0.0: is missing",
+        "version 2.0.0: manifest.json is missing",
     ]
 
 
