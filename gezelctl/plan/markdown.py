@@ -11,19 +11,28 @@ from collections.abc import Sequence
 
 from gezelctl.plan.units import printable
 
-_MARKUP = re.compile(r"[\\`*_{}\[\]<>()#+!|&~$^=\"'-]")
-_LINKS = re.compile(r"(?i)(?<=\bwww)\.|:(?=//)|(?<=\bmailto):|(?<=\bxmpp):")
-_SPAN = re.compile(r"[^`|\\<>&\s](?:[^`|\\<>&]*[^`|\\<>&\s])?\Z")
+_MARKUP = re.compile(
+    r"[\\`*\[\]<>|&~$]|(?<![^\W_])_|_(?![^\W_])|(?i:(?<=\bwww)\.|:(?=//)|(?<=\bmailto):|(?<=\bxmpp):)|[@#](?=\w)"
+)
+"""What starts something in the middle of a line. What does so only at its start (-, +, 1.) never stands there."""
+_SPAN = re.compile(r"[^`|\s](?:[^`|]*[^`|\\\s])?\Z")
 _NOT_WORD = re.compile(r"[^\w ]|_", re.ASCII)
 _BACKTICKS = re.compile(r"`+")
 _ZERO_WIDTH_SPACE = "&#8203;"
 
 
 def prose(text: str) -> str:
-    """Foreign text in running text, a heading or a cell: markup becomes entities, mentions and links are broken."""
-    safe = _MARKUP.sub(lambda m: _entity(m.group()), printable(text))
-    safe = _LINKS.sub(lambda m: _entity(m.group()), safe)
-    return safe.replace("@", f"@{_ZERO_WIDTH_SPACE}")
+    """Foreign text after other text on a line, or in a cell: markup becomes entities, links are broken.
+
+    GitHub finds mentions and issue numbers in the rendered text, where an entity is a character again: a zero-width
+    space parts them.
+    """
+    return _MARKUP.sub(_defused, printable(text))
+
+
+def _defused(found: re.Match[str]) -> str:
+    char = found.group()
+    return f"{char}{_ZERO_WIDTH_SPACE}" if char in "@#" else _entity(char)
 
 
 def code(text: str) -> str:

@@ -153,15 +153,15 @@ def _away(change: Change) -> str:
 
 def _what(change: Change) -> str:
     if change.action == "blocked":
-        cure = f" Cure: {prose(change.cure)}" if change.cure else ""
+        cure = f"; cure: {prose(change.cure)}" if change.cure else ""
         return f"**blocked:** {prose(change.cause or change.reason)}{cure}"
     if change.action in {"restart", "update"} and change.fields:
         shown = [_short_field(f) for f in change.fields[:_SHORT_FIELDS]]
         more = len(change.fields) - len(shown)
         return ", ".join(shown) + (f", and {more} more" if more else "")
     word = {"create": "new", "delete": "stop and remove"}.get(change.action, words.action_text(change))
-    cause = change.cause or change.reason
-    return f"{word}: {prose(cause)}" if cause else word
+    word += f", port {change.launch.port}" if change.action == "create" and change.launch else ""
+    return f"{word}: {prose(change.cause)}" if change.cause else word
 
 
 def _short_field(field: Field) -> str:
@@ -193,7 +193,7 @@ def _answers(plan: Plan) -> list[str]:
 
 def _diagnostic(found: Diagnostic) -> str:
     where = f"{code(found.place.short)} " if found.place else ""
-    cure = f" Cure: {prose(found.cure)}" if found.cure else ""
+    cure = f"; cure: {prose(found.cure)}" if found.cure else ""
     return f"{where}{prose(found.summary)}{cure}"
 
 

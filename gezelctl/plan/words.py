@@ -162,7 +162,8 @@ def _kind_text(kind: str, capacities: list[Capacity], plan: Plan, show: Shown) -
     if kind == "port":
         return _ports_text(capacities, show)
     if capacities:
-        return f"{show(kind)} {', '.join(capacity_text(c, show) for c in capacities)}"
+        name = kind if kind in {"memory", "disk"} else show(kind)
+        return f"{name} {', '.join(capacity_text(c, show) for c in capacities)}"
     if kind == "memory":
         return "memory is not planned"
     return "disk is not known" if _writes(plan) else "nothing is written to disk"
