@@ -73,6 +73,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     env: dict[str, str] = {}
     secret_env: tuple[SecretEnv, ...] = ()
     config_files: tuple[ConfigFile, ...] = ()
+    directories: tuple[str, ...] = ()
+    """Absolute paths of folders that must exist before the start (slot caches)."""
     payload: dict[str, str] = {}
     payload_id: str = ""
     engine_digest: str = ""
