@@ -36,6 +36,11 @@ def safe_name(name: str) -> bool:
     )
 
 
+def is_address(host: str) -> bool:
+    """Whether text has the shape of one host name or IP address."""
+    return _HOST.fullmatch(host) is not None
+
+
 def check_server(server: dict[str, Any], path: Path, report: Report) -> None:
     """Everything about a server that does not depend on its backend."""
     _check_model(server, path, report)
@@ -48,7 +53,7 @@ def check_server(server: dict[str, Any], path: Path, report: Report) -> None:
         report.error(
             "E0127", (*path, "alias"), "an alias cannot hold a comma", "give the one name that clients ask for"
         )
-    if host and not _HOST.fullmatch(host):
+    if host and not is_address(host):
         cure = "write a host name or an IP address, as 127.0.0.1 or 0.0.0.0"
         report.error("E0127", (*path, "host"), f"{show(host)} is not an address to listen on", cure)
 

@@ -10,7 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gezelctl.config.check_server import Path, check_env, check_extra_args, check_server, check_server_engine, safe_name
+from gezelctl.config.check_server import (
+    Path,
+    check_env,
+    check_extra_args,
+    check_server,
+    check_server_engine,
+    is_address,
+    safe_name,
+)
+from gezelctl.config.diagnostics import Place
 from gezelctl.config.hints import did_you_mean, show
 from gezelctl.config.overlay import items, mapping, overlay, overlay_backend, program_forms, text
 from gezelctl.config.redact import holds_token, is_secret_key
@@ -41,6 +50,8 @@ def hide_secrets(roots: Sequence[Node], report: Report) -> None:
     seen: set[int] = set()
     for root in roots:
         _hide_under(root, "", secret=False, report=report, seen=seen)
+    for source in report.sources.values():
+        source.secrets_known = True
 
 
 def check(data: Any, report: Report) -> None:
@@ -55,6 +66,7 @@ def check(data: Any, report: Report) -> None:
     for view in _views(top):
         _check_ports(view, report)
         _check_engines(view, report)
+    _warn_unplaced(top, report)
     _check_places_of_secrets(top, report)
     _check_text(data, (), report)
 
@@ -68,7 +80,8 @@ def _hide_under(node: Node, key: str, *, secret: bool, report: Report, seen: set
     if isinstance(node.children, dict):
         for name, child in node.children.items():
             if holds_token(name):
-                report.error_at("E0123", node.keys[name], "a key looks like an access token", _REFERENCE_CURE)
+                place = Place(child.file, node.keys[name].line, node.keys[name].column)
+                report.error_at("E0123", place, "a key looks like an access token", _REFERENCE_CURE)
             _hide_under(child, name, secret=secret, report=report, seen=seen)
     elif isinstance(node.children, list):
         for child in node.children:
@@ -176,6 +189,19 @@ def _views(top: dict[str, Any]) -> Iterator[_View]:
             yield _View("", [item], backends, defaults)
 
 
+def _warn_unplaced(top: dict[str, Any], report: Report) -> None:
+    hosts = mapping(top.get("hosts")).values()
+    chosen = [mapping(config).get("models") for config in hosts]
+    if not chosen or not all(isinstance(names, list) for names in chosen):
+        return
+    placed = [name for names in chosen for name in items(names)]
+    for index, server in _servers(top):
+        if server.get("name") not in placed:
+            cure = "add it to the models of a host, or remove it"
+            summary = f"server {text(server.get('name'))} is on no host"
+            report.warn("E0132", ("models", index), summary, cure)
+
+
 def _check_ports(view: _View, report: Report) -> None:
     first: dict[int, tuple[int, str]] = {}
     for index, server in view.servers:
@@ -216,7 +242,7 @@ def _known(backends: dict[str, Any]) -> str:
 
 def _check_exposure(server: dict[str, Any], path: Path, defaults: dict[str, Any], report: Report) -> None:
     host = text(server.get("host")) or text(defaults.get("host"))
-    local = not host or host in ("localhost", "::1", "[::1]") or host.startswith("127.")
+    local = not is_address(host) or host in ("localhost", "::1", "[::1]") or host.startswith("127.")
     if local or server.get("apiKey") is not None or server.get("allowUnauthenticated") is True:
         return
     where = (*path, "host") if server.get("host") is not None else path

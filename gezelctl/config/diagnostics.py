@@ -60,7 +60,7 @@ class InvalidConfig(GezelctlError, ValueError):  # noqa: N818 - named for what i
 
 
 _MAX_SNIPPET = 140
-_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNSHOWABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def render_diagnostics(diagnostics: Sequence[Diagnostic]) -> str:

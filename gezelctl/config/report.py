@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gezelctl.config.diagnostics import Diagnostic, InvalidConfig, Place
-from gezelctl.config.redact import mask_tokens, mask_values
+from gezelctl.config.redact import mask_all
 from gezelctl.config.source import SourceText
 from gezelctl.config.yaml12 import Node
 
@@ -80,12 +80,13 @@ class Report:
         return line if line[:before] == source.lines[place.line - 1][:before] else ""
 
     def _clean(self, text: str) -> str:
-        return mask_tokens(mask_values(text, self._secrets))
+        return mask_all(text, self._secrets)
 
     def _address(self, path: Sequence[str | int]) -> str:
         if len(path) < 2:
             return ""
         if path[0] == "models":
             name = self.root.find(path[:2]).child("name")
-            return f"server.{name.data}" if name is not None and isinstance(name.data, str) else ""
+            known = name is not None and isinstance(name.data, str) and name.data.isprintable()
+            return f"server.{name.data}" if known and name is not None else ""
         return f"engine.{path[1]}" if path[0] == "backends" else ""

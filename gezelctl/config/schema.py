@@ -99,7 +99,7 @@ def write_schemas(directory: Path) -> tuple[Path, ...]:
 
 def _fold(schema: Any) -> Any:
     """`anyOf: [X, null]` becomes X with a second type, and a choice of bare types a list of types."""
-    if isinstance(schema, list):
+    if isinstance(schema, list | tuple):
         return [_fold(item) for item in schema]
     if not isinstance(schema, dict):
         return schema

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gezelctl.config.model import SecretRef
-from gezelctl.config.redact import mask_tokens, mask_values
+from gezelctl.config.redact import mask_all
 from gezelctl.errors import GezelctlError
 
 _SHOWN = "(secret, set)"
@@ -83,7 +83,7 @@ def resolve(ref: SecretRef, base_dir: Path, env: Mapping[str, str] | None = None
 
 def mask(text: str, secrets: Iterable[Secret]) -> str:
     """Text with the given secrets, and whatever looks like a token, replaced by `***`."""
-    return mask_tokens(mask_values(text, [secret.reveal() for secret in secrets]))
+    return mask_all(text, [secret.reveal() for secret in secrets])
 
 
 def secret_mac(secret: Secret, key: bytes) -> str:
@@ -95,11 +95,13 @@ def _read(path: Path) -> tuple[bytes, int]:
     try:
         # Non-blocking: a FIFO in the file's place must not hang the plan. It does nothing to a regular file.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+        try:
+            mode = os.fstat(descriptor).st_mode
             if not stat.S_ISREG(mode):
                 raise SecretError(f"{path} is not a file", cure="point fromFile at the file itself", code="E0141")
-            return file.read(_MAX_BYTES + 1), mode
+            return os.read(descriptor, _MAX_BYTES + 1), mode
+        finally:
+            os.close(descriptor)
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         cure = "create it, or let the user that runs gezelctl read it"

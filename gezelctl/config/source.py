@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gezelctl.config.diagnostics import Place
-from gezelctl.config.redact import MASK, continues_secret, mask_line
+from gezelctl.config.redact import MASK, mask_line, mask_tokens, may_be_in_secret
 
 # libyaml breaks lines as YAML 1.1 does, so its line numbers count these too.
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -18,6 +18,8 @@ class SourceText:
         self.file = file
         self.text = text
         self._lines: list[str] | None = None
+        self.secrets_known = False
+        """Whether every secret of the file has been hidden; until then, snippets guess and show less."""
         self._hidden: dict[int, list[tuple[int, int | None]]] = {}
 
     @property
@@ -39,9 +41,9 @@ class SourceText:
         text = self.lines[line - 1]
         for start, end in sorted(self._hidden.get(line, ()), reverse=True):
             text = text[: start - 1] + MASK + (text[end - 1 :] if end else "")
-        if line not in self._hidden and continues_secret(self.lines[: line - 1]) and not _has_key(text):
-            return ""
-        return mask_line(text)
+        if self.secrets_known:
+            return mask_tokens(text)
+        return "" if may_be_in_secret(self.lines, line - 1) else mask_line(text)
 
     def place_at(self, index: int) -> Place:
         """The place of a character offset."""
@@ -49,7 +51,3 @@ class SourceText:
         for found in _LINE_BREAK.finditer(self.text, 0, index):
             line, start = line + 1, found.end()
         return Place(self.file, line, index - start + 1)
-
-
-def _has_key(line: str) -> bool:
-    return re.match(r"\s*(?:- +)?[A-Za-z_][\w.-]*\s*:(?:\s|$)", line) is not None

@@ -33,7 +33,6 @@ _BOUNDS = {
     "minimum": "at least {}",
     "maximum": "at most {}",
     "exclusiveMinimum": "greater than {}",
-    "minLength": "not empty",
 }
 
 _SHAPES = {
@@ -95,6 +94,8 @@ def _report(error: Any, report: Report) -> None:
     elif kind in _BOUNDS:
         summary = f"{_name(path)} must be {_BOUNDS[kind].format(wanted)}, not {_shown(path, value)}"
         report.error("E0105", path, summary, _range(error.schema))
+    elif kind == "minLength":
+        report.error("E0105", path, f"{_name(path)} is empty", "write it, or leave the key out")
     else:
         report.error("E0106", path, f"{_name(path)} cannot be {_shown(path, value)}", _description(error))
 
@@ -147,15 +148,21 @@ def _wrong_type(path: Path, error: Any, report: Report) -> None:
         types = [branch.get("type", "object") for branch in error.validator_value]
     else:
         types = [error.validator_value] if isinstance(error.validator_value, str) else list(error.validator_value)
-    types = [name for name in types if name != "null"]
-    expected = " or ".join(_WORDS[name] for name in types)
-    summary = f"{_name(path)} must be {expected}, not {_shown(path, value)}"
-    report.error("E0103", path, summary, _type_cure(types, value, _last_key(path)))
+    types = [name for name in types if name != "null" and not (name == "integer" and "number" in types)]
+    has = "but it has no value" if value is None else f"not {_shown(path, value)}"
+    report.error(
+        "E0103", path, f"{_name(path)} must be {_any_of(types)}, {has}", _type_cure(types, value, _last_key(path))
+    )
+
+
+def _any_of(types: list[str]) -> str:
+    *most, last = (_WORDS[name] for name in types)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _type_cure(types: list[str], value: Any, key: str) -> str:
     if "boolean" in types and isinstance(value, str) and value.lower() in _TRUE_WORDS:
-        return f"write {_TRUE_WORDS[value.lower()]}; YAML 1.2 has no {value}"
+        return f"write {_TRUE_WORDS[value.lower()]}; in YAML 1.2 {value} is text"
     if "string" in types and isinstance(value, bool | int | float):
         return f'put it in quotes: {key}: "{value}"' if not isinstance(value, bool) else "put it in quotes"
     if types == ["integer"] and isinstance(value, str) and value.strip().isdigit():
@@ -166,7 +173,7 @@ def _type_cure(types: list[str], value: Any, key: str) -> str:
         return f"write {key}: []" if value is None else f"write a list: {key}: [ … ]"
     if types == ["object"]:
         return f"write keys and values: {key}: {{ … }}"
-    return f"write {' or '.join(_WORDS[name] for name in types)}"
+    return f"write {_any_of(types)}"
 
 
 def _not_one_of(path: Path, value: Any, wanted: list[Any], report: Report) -> None:
@@ -189,7 +196,7 @@ def _range(schema: dict[str, Any]) -> str:
         return f"choose a number from {low} to {high}"
     if "exclusiveMinimum" in schema:
         return "choose a positive number, or leave the key out for the default"
-    return f"choose a number from {low}" if low is not None else "write it, or leave the key out"
+    return f"choose {low} or more" if low is not None else f"choose {high} or less"
 
 
 def _description(error: Any) -> str:

@@ -20,6 +20,7 @@ from gezelctl.config.source import SourceText
 MAX_SOURCE_BYTES = 1 << 20
 MAX_NODES = 100_000
 MAX_DEPTH = 64
+_TOO_DEEP = f"the file is nested deeper than {MAX_DEPTH} levels"
 
 Path = tuple[str | int, ...]
 _Span = tuple[int, int, int, int]
@@ -235,7 +236,12 @@ class _Builder:
         elif event.tag not in (None, "!", f"{_CORE}str"):
             value = self._tagged(event)
         if not _in_range(value):
-            self._error(event, "E0013", "the number is out of range", "write a finite number of at most 64 bits")
+            self._error(
+                event,
+                "E0013",
+                "the number is out of range",
+                "write a finite number of at most 64 bits; put it in quotes if it is text",
+            )
             value = 0
         node = Node(self.source.file, _span(event), value)
         if event.anchor is not None:
@@ -293,7 +299,7 @@ class _Builder:
             self._add(event, node)
 
     def _too_deep(self, event: Any) -> None:
-        self._fatal(event, "E0010", f"the file is nested deeper than {MAX_DEPTH} levels", "flatten it")
+        self._fatal(event, "E0010", _TOO_DEEP, "flatten it")
 
     def _add(self, event: Any, node: Node) -> None:
         self.count += node.size
@@ -352,6 +358,8 @@ class _Builder:
         at = lines[line][column : column + 1] if line < len(lines) else ""
         if at == "\t":
             return _finding(self.source, place, "E0003", "a tab cannot indent or separate YAML", "use spaces")
+        if "nesting depth" in problem:
+            return _finding(self.source, place, "E0010", _TOO_DEEP, "flatten it")
         summary = f"not valid YAML: {f'{error.context}, ' if error.context else ''}{problem}"
         return _finding(self.source, place, "E0003", summary, _syntax_cure(problem))
 
@@ -361,8 +369,6 @@ def _syntax_cure(problem: str) -> str:
         return "indent the line like its neighbours, or put a value that contains ': ' in quotes"
     if "end of stream" in problem:
         return "close the quote or bracket"
-    if "nesting depth" in problem:
-        return "flatten it"
     return "check the indentation, quotes, commas and brackets here"
 
 
