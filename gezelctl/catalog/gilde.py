@@ -114,19 +114,17 @@ class GildeCatalog:
     def _version(self, folder: Path, findings: Findings, *, pinned: bool) -> tuple[Version, Findings] | None:
         """One version with the findings of its own file; None, with a warning, when the folder does not count."""
         document = self._read(folder / "manifest.json")
-        place = Place(self._name(folder / "manifest.json"), 1, 1)
-        version, own = None, Findings(lambda _: place)
         code, problem = "E0205", "manifest.json is missing"
         if document is not None:
             own = Findings(document.place, document.source)
-            place, problem = document.place(("version",)), folder_fault(document, folder.name)
+            problem = folder_fault(document, folder.name)
+            version = None if problem else read_version(document, own)
+            own.check()
+            if version is not None and has_source(version):
+                return version, own
             if not problem:
-                version = read_version(document, own)
-                own.check()
-        if version is not None and not has_source(version):
-            code, problem = "E0206", "has none of llamaCpp, mlx, ds4 and ollama"
-        if version is not None and not problem:
-            return version, own
+                code, problem = "E0206", "has none of llamaCpp, mlx, ds4 and ollama"
+        place = document.place(("version",)) if document else Place(self._name(folder / "manifest.json"), 1, 1)
         cure = "correct the manifest" if pinned else "correct it; this version is passed over until then"
         summary = f"version {folder.name}: {problem}"
         if pinned:

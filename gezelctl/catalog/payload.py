@@ -46,7 +46,8 @@ def shard_position(name: str) -> tuple[int, int]:
 def build(payload: Payload, findings: Findings, where: Sequence[Path]) -> Payload:
     """Check the names of a payload and complete it with its fingerprint.
 
-    `where[i]` is the path of the name of `files[i]` below `findings`. Findings: E0208.
+    `where[i]` is the path of the name of `files[i]` below `findings`. Findings: E0208, and E0207 for shards that
+    llama.cpp would not find.
     """
     taken = _Taken()
     for file, path in zip(payload.files, where, strict=True):
@@ -57,6 +58,10 @@ def build(payload: Payload, findings: Findings, where: Sequence[Path]) -> Payloa
                 path,
                 cure="use a unique relative path without `..`, backslashes or reserved names",
             )
+    shards = tuple(file.name for file in payload.files if file.role == "shard")
+    if shards and shards != shard_names(shards[0]):
+        cure = "list the whole set in order, named <stem>-00001-of-0000N.gguf: llama.cpp finds the others by name"
+        findings.add("E0207", f"{shards[0]!r} and the {len(shards) - 1} others are not one set", where[0], cure=cure)
     return msgspec.structs.replace(payload, fingerprint=fingerprint(payload))
 
 

@@ -22,6 +22,7 @@ from gezelctl.config.diagnostics import Diagnostic
 
 CASES = Path(__file__).parents[1] / "cases" / "catalog"
 HUB = Origin("huggingface", repo="o/r", filename="x")
+S1, S2 = "m-00001-of-00002.gguf", "m-00002-of-00002.gguf"
 HASH = st.text("0123456789abcdef", min_size=64, max_size=64)
 NAME = st.text("abcXYZ019._-/", min_size=1, max_size=12).filter(lambda name: not name_fault(name))
 FILES = st.dictionaries(NAME, HASH, min_size=1, max_size=8)
@@ -139,11 +140,12 @@ def test_mlx_files_keep_their_folders_and_subdir_is_only_remote() -> None:
 @pytest.mark.parametrize(
     ("block", "code", "about"),
     [
-        (llama(shards=[entry("a"), entry("b")]), "E0207", "both"),
+        (llama(shards=[entry(S1), entry(S2)]), "E0207", "both"),
         (llama(filename=None, sha256=None), "E0207", "neither"),
         (llama(sha256=None), "E0207", "neither"),
-        (llama(filename=None, sha256=None, shards=[entry("a")]), "E0207", "two shards"),
-        (llama(filename=None, sha256=None, shards=[entry("x/a"), entry("y/a")]), "E0208", "twice"),
+        (llama(filename=None, sha256=None, shards=[entry("m-00001-of-00001.gguf")]), "E0207", "two shards"),
+        (llama(filename=None, sha256=None, shards=[entry(S1), entry("m-00003-of-00002.gguf")]), "E0207", "not one set"),
+        (llama(filename=None, sha256=None, shards=[entry(S2), entry(S1)]), "E0207", "not one set"),
         (llama(mmproj=entry("M.GGUF", "d", "filename")), "E0208", "where case does not count"),
         (llama(filename="../m.gguf"), "E0208", "`..`"),
         (llama(filename="/m.gguf"), "E0208", "relative"),
@@ -194,6 +196,12 @@ def test_bad_mlx_names(names: list[str], about: str) -> None:
     _, problems = blocks(mlx=block)
     assert len(problems) == 1
     assert about in problems[0].summary
+
+
+def test_shards_of_two_folders_that_flatten_to_one_name() -> None:
+    _, problems = blocks(llama(filename=None, sha256=None, shards=[entry(f"x/{S1}"), entry(f"y/{S1}")]))
+    assert [problem.code for problem in problems] == ["E0208", "E0207"]
+    assert "twice" in problems[0].summary
 
 
 def test_all_faults_of_a_block_are_reported_at_once() -> None:

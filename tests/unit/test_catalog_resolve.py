@@ -143,6 +143,13 @@ def test_bad_references(ref: str) -> None:
     assert error_of(Catalogs(["absent"]), ref)[0] == "E0213"
 
 
+def test_a_catalog_path_that_no_disk_has(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="1 error"):
+        Catalogs(["a\0b"], str(tmp_path))
+    for path in ("~nobody-has-this-name/x", "x" * 5000, "absent.yaml"):
+        assert error_of(Catalogs([path], str(tmp_path)), "model-a")[0] in {"E0201", "E0210"}
+
+
 def test_references() -> None:
     assert str(parse_ref("qwen3.5-4b-q4@1.2.0")) == "qwen3.5-4b-q4@1.2.0"
     assert str(parse_ref("qwen3.5-4b-q4:latest")) == "qwen3.5-4b-q4"
