@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gezelctl.catalog.servers import Resolved
-from gezelctl.config.desired import HostDesired
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.observe.types import EngineProbe, Observed
 from gezelctl.plan.capacity import disk_capacity
@@ -28,7 +27,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
     changes = [*before, *(s.change for s in servers if s.change), *_leftovers(inputs)]
     idle = [Change(address=s.address, action="noop", reason="in_sync") for s in servers if s.change is None]
     capacity = disk_capacity(changes, inputs.observed)
-    diagnostics = _diagnostics(inputs.desired, selected, servers)
+    diagnostics = _diagnostics(selected, servers)
     applyable = (
         all(c.fits for c in capacity)
         and not any(c.action == "blocked" for c in changes)
@@ -127,9 +126,7 @@ def _leftovers(inputs: PlanInputs) -> list[Change]:
     return [c for f in facts if (c := plan_leftover(f, prune=prune, destroy=options.destroy))]
 
 
-def _diagnostics(
-    desired: HostDesired, selected: tuple[Resolved, ...], servers: Iterable[ServerPlan]
-) -> tuple[Diagnostic, ...]:
+def _diagnostics(selected: tuple[Resolved, ...], servers: Iterable[ServerPlan]) -> tuple[Diagnostic, ...]:
     found = [d for s in servers for d in s.diagnostics]
     found += _version_conflicts(selected)
     unique = {(d.code, d.summary, d.place): d for d in found}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -28,6 +29,13 @@ class ServerPlan(msgspec.Struct, frozen=True):
     launch: LaunchSpec | None
     diagnostics: tuple[Diagnostic, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class _Verdict(msgspec.Struct, frozen=True):
+    action: Literal["create", "update", "restart"]
+    reason: str
+    cause: str = ""
+    fields: tuple[Field, ...] = ()
 
 
 def plan_server(item: Resolved, inputs: PlanInputs, planned: Mapping[str, Change]) -> ServerPlan:
@@ -166,18 +174,19 @@ def _change(item: Resolved, spec: LaunchSpec, inputs: PlanInputs, depends: list[
     missing = _missing_secret(item.server.name, spec, observed)
     if missing:
         return _blocked(item.server.address, "secret_missing", f"secret {missing} cannot be read", "set it on the host")
-    action, reason, cause, fields = _verdict(item, spec, fact, inputs)
-    payload_changes = [d for d in depends if d.address.startswith("payload.") and d.action != "noop"]
-    if action == "" and payload_changes and any(a.how != "present" for d in payload_changes for a in d.files):
-        action, reason, cause = "restart", "payload_changed", payload_changes[0].cause
-    if action == "":
+    verdict = _verdict(item, spec, fact, inputs)
+    payload = next((d for d in depends if d.address.startswith("payload.")), None)
+    if verdict is None and payload:
+        verdict = _Verdict("restart", "payload_changed", payload.cause)
+    if verdict is None:
         return None
+    action, fields = verdict.action, verdict.fields
     record = fact.record if fact else None
     return Change(
         address=item.server.address,
         action=action,
-        reason=reason,
-        cause=cause,
+        reason=verdict.reason,
+        cause=verdict.cause,
         fields=fields,
         unchanged_count=max(0, len(spec.values) - len(fields)) if action in {"restart", "update"} else 0,
         depends_on=tuple(d.address for d in depends),
@@ -187,33 +196,35 @@ def _change(item: Resolved, spec: LaunchSpec, inputs: PlanInputs, depends: list[
     )
 
 
-def _verdict(
-    item: Resolved, spec: LaunchSpec, fact: ServerFact | None, inputs: PlanInputs
-) -> tuple[str, str, str, tuple[Field, ...]]:
-    """(action, reason, cause, fields); an empty action means that nothing changes."""
+def _verdict(item: Resolved, spec: LaunchSpec, fact: ServerFact | None, inputs: PlanInputs) -> _Verdict | None:
+    """What to do with one server; None when nothing changes."""
     if fact is None or fact.record is None:
-        return "create", "not_present", "", ()
+        return _Verdict("create", "not_present", "")
     record = fact.record
     if fact.process != "running":
-        gone = f"recorded as pid {record.pid}, which is no longer running" if record.pid else "its start was interrupted"
-        return "create", "process_gone", gone, ()
+        gone = (
+            f"recorded as pid {record.pid}, which is no longer running" if record.pid else "its start was interrupted"
+        )
+        return _Verdict("create", "process_gone", gone)
     old = recorded_launch(record)
     if old is None:
-        return "restart", "spec_changed", "the run record is from an incompatible version", ()
+        return _Verdict("restart", "spec_changed", "the run record is from an incompatible version")
     macs = {k.partition("/")[2]: v for k, v in inputs.observed.secrets.items() if k.startswith(f"{spec.server}/")}
     fields = diff_launch(old, spec, old_macs=record.secret_macs, new_macs=macs)
     if item.server.address in inputs.options.restart:
-        return "restart", "requested", "asked for with --restart", fields
+        return _Verdict("restart", "requested", "asked for with --restart", fields)
     if any(f.effect != "live" for f in fields):
         names = [f.path for f in fields if f.effect != "live"]
-        return "restart", "needs_restart", f"{', '.join(names[:4])} differ{'s' if len(names) == 1 else ''}", fields
+        return _Verdict(
+            "restart", "needs_restart", f"{', '.join(names[:4])} differ{'s' if len(names) == 1 else ''}", fields
+        )
     if fact.live and fact.live.health == "Failed":
-        return "restart", "unhealthy", fact.live.message or "it answers, but does not serve", fields
+        return _Verdict("restart", "unhealthy", fact.live.message or "it answers, but does not serve", fields)
     if not record.proved:
-        return "update", "unproven", "started, but not yet proven to serve", fields
+        return _Verdict("update", "unproven", "started, but not yet proven to serve", fields)
     if fields:
-        return "update", "spec_changed", "changes without a restart", fields
-    return "", "", "", ()
+        return _Verdict("update", "spec_changed", "changes without a restart", fields)
+    return None
 
 
 def _foreign_holder(spec: LaunchSpec, observed: Observed) -> PortHolder | None:
