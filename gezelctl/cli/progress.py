@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Self
 
 from gezelctl.cli.terminal import Stream
 from gezelctl.execute.report import StepState
@@ -17,7 +18,6 @@ _REFRESH_S = 0.1
 _PLAIN_S = 10.0
 _PLAIN_SHARE = 0.1
 _RATE_WINDOW_S = 5.0
-_CLEAR = "\r\x1b[2K"
 
 
 def choose_mode(choice: str, stream: Stream, environ: Mapping[str, str], *, quiet: bool) -> str:
@@ -85,11 +85,9 @@ class Progress:
         self._clock = clock
         self._lock = threading.Lock()
         self._transfers: dict[str, Transfer] = {}
-        self._active: dict[str, str] = {}
-        self._drawn = False
         self._drawn_at = 0.0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,10 +95,7 @@ class Progress:
 
     def on_step(self, address: str, state: StepState, message: str) -> None:
         with self._lock:
-            if state == "started":
-                self._active[address] = message
-            elif state != "note":
-                self._active.pop(address, None)
+            if state != "note":
                 self._transfers.pop(address, None)
             if self.mode == "json":
                 self._json({"event": "step", "address": address, "state": state, "message": message})
@@ -123,7 +118,7 @@ class Progress:
 
     def close(self) -> None:
         with self._lock:
-            self._erase()
+            self.stream.draw("")
 
     def _plain(self, address: str, transfer: Transfer, now: float) -> None:
         if self.mode == "json":
@@ -138,7 +133,6 @@ class Progress:
         self.stream.write(f"{json.dumps(event)}\n", utf8=True)
 
     def _line(self, text: str) -> None:
-        self._erase()
         self.stream.write(f"{self.stream.safe(text)}\n")
         if self._transfers and self.mode == "tty":
             self._draw(self._clock())
@@ -146,13 +140,8 @@ class Progress:
     def _draw(self, now: float) -> None:
         text = self.stream.safe("   ".join(f"{a}: {t.text(now)}" for a, t in self._transfers.items()))
         columns = shutil.get_terminal_size((80, 24)).columns
-        self.stream.write(f"{_CLEAR}{text[: max(columns - 1, 20)]}")
-        self._drawn, self._drawn_at = True, now
-
-    def _erase(self) -> None:
-        if self._drawn:
-            self.stream.write(_CLEAR)
-            self._drawn = False
+        self.stream.draw(text[: max(columns - 1, 20)])
+        self._drawn_at = now
 
 
 _WORDS: dict[StepState, str] = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+import msgspec
+
 from gezelctl.config.schema import register, struct_schema
 from gezelctl.observe.types import Snapshot
 from gezelctl.plan.types import Plan
 from gezelctl.store.types import Event, InstalledManifest
 
-DOCUMENTS = {
+DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "plan": (Plan, "gezelctl plan"),
     "snapshot": (Snapshot, "gezelctl snapshot"),
     "event": (Event, "one line of gezelctl's events.jsonl"),

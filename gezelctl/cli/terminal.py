@@ -30,14 +30,18 @@ def is_terminal(stream: TextIO) -> bool:
     return not stream.closed and stream.isatty()
 
 
+_CLEAR_LINE = "\r\x1b[2K"
+
+
 class Stream:
-    """Writes whole texts. After the reader has gone (`| head`) it stays silent: an apply must not die of it."""
+    """Writes whole texts, and keeps at most one live line below them. After the reader has gone (`| head`) it stays silent: an apply must not die of it."""
 
     def __init__(self, stream: TextIO, *, color: bool) -> None:
         self.raw = stream
         self.color = color
         self.ascii_only = not _encodes(stream, "→…é")
         self.gone = False
+        self._live = False
 
     @property
     def terminal(self) -> bool:
@@ -50,6 +54,8 @@ class Stream:
         """
         if self.gone or self.raw.closed or not text:
             return
+        if self._live:
+            self._live, text = False, f"{_CLEAR_LINE}{text}"
         try:
             self._write(text, utf8)
             self.raw.flush()
@@ -62,6 +68,13 @@ class Stream:
                 cure="Give it a place with room.",
                 code="OUTPUT_FAILED",
             ) from error
+
+    def draw(self, text: str) -> None:
+        """Show one live line, which the next text replaces; "" takes it away."""
+        if self._live or text:
+            self._live = False
+            self.write(f"{_CLEAR_LINE}{text}")
+            self._live = bool(text)
 
     def _write(self, text: str, utf8: bool) -> None:
         buffer = getattr(self.raw, "buffer", None)
