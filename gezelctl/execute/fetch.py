@@ -13,11 +13,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from gezelctl import __version__
 from gezelctl.catalog.types import Origin
+from gezelctl.config.secrets import Secret
 from gezelctl.errors import FetchError, GgufError
 from gezelctl.execute.disk import full_disk, is_full
 from gezelctl.execute.httpfaults import short_body, status_fault, transport_fault, wrong_digest, wrong_size
 from gezelctl.gguf.filekind import SNIFF_BYTES, require_gguf
-from gezelctl.store.secrets import Secret
 
 if TYPE_CHECKING:
     import httpx

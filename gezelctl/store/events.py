@@ -13,7 +13,6 @@ import msgspec
 from gezelctl import __version__
 from gezelctl.store.files import StateError
 from gezelctl.store.layout import Paths
-from gezelctl.store.secrets import Masker
 from gezelctl.store.types import Event
 
 FORMAT_VERSION: Final = "1.0"
@@ -30,7 +29,10 @@ def timestamp(moment: datetime) -> str:
 
 
 class EventLog:
-    """Appends to the stack's event log. Call under the stack lock: rotation assumes one writer."""
+    """Appends to the stack's event log. Call under the stack lock: rotation assumes one writer.
+
+    `mask` cleans every text of secrets before it is written.
+    """
 
     def __init__(
         self,
@@ -39,13 +41,13 @@ class EventLog:
         stack: str,
         host: str,
         run_id: str,
-        masker: Masker,
+        mask: Callable[[str], str],
         now: Callable[[], datetime],
         rotate_bytes: int = ROTATE_BYTES,
     ) -> None:
         self._path = paths.events
         self._stack, self._host, self._run_id = stack, host, run_id
-        self._masker = masker
+        self._mask = mask
         self._now = now
         self._rotate_bytes = rotate_bytes
 
@@ -71,10 +73,10 @@ class EventLog:
             address=address,
             action=action,
             reason=reason,
-            message=self._masker(message)[:MAX_MESSAGE_CHARS],
+            message=self._mask(message)[:MAX_MESSAGE_CHARS],
             level=level,
             duration_ms=duration_ms,
-            detail={k: self._masker(v) if isinstance(v, str) else v for k, v in (detail or {}).items()},
+            detail={k: self._mask(v) if isinstance(v, str) else v for k, v in (detail or {}).items()},
         )
         try:
             self._append(event)

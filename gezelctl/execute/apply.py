@@ -1,0 +1,190 @@
+"""Carry out a plan: its changes in their order, one step each, journalled before and after.
+
+A failed step stops new work. The caller holds the stack's lock.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from gezelctl.config.secrets import Secret, mask
+from gezelctl.errors import ExitCode, FetchError, GezelctlError, RefusedError
+from gezelctl.execute.context import ApplyResult, ExecContext, StepFailure, step_failure
+from gezelctl.execute.engines import install_engine
+from gezelctl.execute.fetch import Fetcher
+from gezelctl.execute.install import Installer
+from gezelctl.execute.interrupt import Interrupts
+from gezelctl.execute.servers import ServerSteps
+from gezelctl.plan.types import Change, PayloadMeta, Plan
+from gezelctl.store.events import EventLog
+from gezelctl.store.records import ensure_state, write_state
+
+ACTIONS: Final = frozenset({"create", "update", "restart", "delete", "fetch", "link"})
+
+
+def apply_plan(plan: Plan, context: ExecContext) -> ApplyResult:
+    """Make the host what `plan` says, and prove each server that was started.
+
+    Raises RefusedError when the plan is not applyable; failures of steps are in the result. The first SIGINT or
+    SIGTERM lets the current step finish, the second abandons it.
+    """
+    if not plan.applyable:
+        blocked = next((c for c in plan.changes if c.action == "blocked"), None)
+        why = f": {blocked.address}: {blocked.cause}" if blocked else ""
+        raise RefusedError(
+            f"the plan cannot be applied{why}", cure=blocked.cure if blocked else "see the plan's errors"
+        )
+    return _Run(plan, context).run()
+
+
+class _Run:
+    def __init__(self, plan: Plan, context: ExecContext) -> None:
+        self._plan = plan
+        self._context = context
+        self._secrets: list[Secret] = [context.hub.token] if context.hub.token else []
+        self._events = EventLog(
+            context.paths,
+            stack=plan.stack,
+            host=plan.host,
+            run_id=context.run_id or uuid.uuid4().hex,
+            mask=self._mask,
+            now=context.now,
+        )
+        self._servers = ServerSteps(plan, context, self._secrets)
+        self._fetcher = Fetcher(context.hub)
+        self._done: list[str] = []
+        self._failed: list[StepFailure] = []
+        self._skipped: list[str] = []
+        self._replan: list[str] = []
+
+    def _mask(self, text: str) -> str:
+        return mask(text, self._secrets)
+
+    def run(self) -> ApplyResult:
+        begun = time.monotonic()
+        self._events.write("run_started", detail={"plan": self._plan.digest, "changes": self._plan.summary.changes})
+        with Interrupts(self._told) as interrupts, self._fetcher:
+            for change in self._plan.changes:
+                if change.action in ACTIONS:
+                    self._one(change, interrupts)
+        self._record_state()
+        result = ApplyResult(
+            done=tuple(self._done),
+            failed=tuple(self._failed),
+            skipped=tuple(self._skipped),
+            replan=tuple(self._replan),
+            stopped=int(interrupts.stopped or 0),
+            duration_s=round(time.monotonic() - begun, 3),
+        )
+        self._events.write(
+            "run_finished",
+            reason=result.outcome,
+            level="info" if result.exit_code == 0 else "error",
+            duration_ms=int(result.duration_s * 1000),
+            detail={"done": len(self._done), "failed": len(self._failed), "skipped": len(self._skipped)},
+        )
+        return result
+
+    def _told(self, code: ExitCode) -> None:
+        name = "SIGINT" if code == ExitCode.INTERRUPTED else "SIGTERM"
+        self._context.reporter.on_step("", "note", f"{name}: finishing the current step; once more stops it now")
+
+    def _one(self, change: Change, interrupts: Interrupts) -> None:
+        why = self._why_skip(change, interrupts)
+        if why:
+            self._skip(change, why)
+            return
+        begun = time.monotonic()
+        self._context.reporter.on_step(change.address, "started", change.cause)
+        self._events.write("step_started", address=change.address, action=change.action, reason=change.reason)
+        try:
+            message = self._step(change)
+        except GezelctlError as error:
+            self._fail(step_failure(change.address, change.action, error, self._mask), begun)
+        except KeyboardInterrupt:
+            interrupts.stopped = interrupts.stopped or ExitCode.INTERRUPTED
+            unknown = "stopped in the middle: its state is unknown"
+            self._fail(StepFailure(change.address, change.action, "INTERRUPTED", unknown, "apply again"), begun)
+        else:
+            self._done.append(change.address)
+            elapsed = int((time.monotonic() - begun) * 1000)
+            self._events.write(
+                "step_done", address=change.address, action=change.action, message=message, duration_ms=elapsed
+            )
+            self._context.reporter.on_step(change.address, "done", self._mask(message))
+
+    def _why_skip(self, change: Change, interrupts: Interrupts) -> str:
+        if interrupts.stopped is not None:
+            return "stopped by a signal"
+        if self._failed:
+            needed = next((f.address for f in self._failed if f.address in change.depends_on), self._failed[0].address)
+            return f"{needed} failed"
+        if change.address.startswith("server.") and change.action != "delete" and change.launch is None:
+            self._replan.append(change.address)
+            return "its launch is planned when the engine is there"
+        return ""
+
+    def _skip(self, change: Change, why: str) -> None:
+        self._skipped.append(change.address)
+        self._events.write("step_skipped", address=change.address, action=change.action, message=why)
+        self._context.reporter.on_step(change.address, "skipped", why)
+
+    def _fail(self, failure: StepFailure, begun: float) -> None:
+        self._failed.append(failure)
+        elapsed = int((time.monotonic() - begun) * 1000)
+        self._events.write(
+            "step_failed",
+            address=failure.address,
+            action=failure.action,
+            reason=failure.code,
+            message=failure.message,
+            level="error",
+            duration_ms=elapsed,
+        )
+        self._context.reporter.on_step(failure.address, "failed", failure.message)
+
+    def _step(self, change: Change) -> str:
+        """Carry out one change; returns what was done, in words. Raises GezelctlError."""
+        kind, _, name = change.address.partition(".")
+        if kind == "engine":
+            return self._engine(change, name)
+        if kind == "payload":
+            return self._payload(change, name)
+        return self._servers.step(change, name)
+
+    def _engine(self, change: Change, backend: str) -> str:
+        archive = self._context.archives.get(backend)
+        if archive is None:
+            raise FetchError(f"backend {backend} names no archive", cure="make a new plan", code="STALE_PLAN")
+        program = install_engine(self._context.paths, backend, archive, self._fetcher, self._progress(change.address))
+        return f"unpacked to {program}"
+
+    def _payload(self, change: Change, name: str) -> str:
+        engine, _, model_id = name.partition(".")
+        meta = change.payload or PayloadMeta(engine=engine, model_id=model_id)
+        installer = Installer(
+            paths=self._context.paths,
+            fetcher=self._fetcher,
+            now=self._context.now,
+            on_note=lambda text: self._context.reporter.on_step(change.address, "note", self._mask(text)),
+            on_bytes=self._progress(change.address),
+        )
+        manifest = installer.install(meta, change.files, keep_others=not self._plan.complete)
+        return f"{len(manifest.files)} file{'s' if len(manifest.files) != 1 else ''} verified"
+
+    def _progress(self, address: str) -> Callable[[int, int], None]:
+        return lambda done, total: self._context.reporter.on_bytes(address, done, total)
+
+    def _record_state(self) -> None:
+        """The serial grows when anything was changed; the applied plan is recorded when all of a whole plan was."""
+        changed = self._done or any(f.proof for f in self._failed)
+        state = ensure_state(self._context.paths, self._plan.stack)
+        whole = self._plan.complete and not self._failed and not self._skipped
+        if changed or (whole and state.last_applied != self._plan.digest):
+            applied = self._plan.digest if whole else state.last_applied
+            write_state(self._context.paths, replace(state, serial=state.serial + bool(changed), last_applied=applied))

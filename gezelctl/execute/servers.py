@@ -1,0 +1,97 @@
+"""The steps of one server: start and prove, restart, rewrite its record, stop and remove."""
+
+from __future__ import annotations
+
+import shutil
+
+import msgspec
+from msgspec.structs import replace
+
+from gezelctl.config.secrets import Secret
+from gezelctl.engines.types import LaunchSpec
+from gezelctl.errors import GezelctlError
+from gezelctl.execute.context import ExecContext
+from gezelctl.execute.process import Child, start, stop
+from gezelctl.execute.prove import Prover
+from gezelctl.plan.types import Change, Plan
+from gezelctl.store.records import read_record, remove_record, write_record
+from gezelctl.store.types import RunRecord
+
+API_KEYS = ("LLAMA_API_KEY", "GEZELCTL_MLX_API_KEY")
+
+
+class ServerSteps:
+    """`secrets` collects every value that is read, so that the caller can mask them."""
+
+    def __init__(self, plan: Plan, context: ExecContext, secrets: list[Secret]) -> None:
+        self._plan = plan
+        self._context = context
+        self._secrets = secrets
+
+    def step(self, change: Change, server: str) -> str:
+        """Carry out a `server.*` change; returns what was done. Raises GezelctlError."""
+        record = read_record(self._context.paths, server)
+        if change.action == "delete":
+            return self._delete(server, record)
+        if change.launch is None:
+            raise GezelctlError(f"no launch is planned for {server}", cure="make a new plan", code="STALE_PLAN")
+        if change.action == "update":
+            return self._update(change.launch, record)
+        return self._start(change.launch, record)
+
+    def _start(self, launch: LaunchSpec, record: RunRecord | None) -> str:
+        """Stop what runs under this name, also after a crash between spawn and record, then start and prove."""
+        secrets = {ref.name: self._context.secret(ref) for ref in launch.secret_env}
+        self._secrets.extend(secrets.values())
+        if record is not None:
+            self._stop(record)
+        child = start(
+            self._context.paths,
+            launch,
+            stack=self._plan.stack,
+            secrets=secrets,
+            parent_env=self._context.env,
+            now=self._context.now(),
+            plan_digest=self._plan.digest,
+        )
+        try:
+            return self._prove(child, launch, next((secrets[n] for n in API_KEYS if n in secrets), None))
+        finally:
+            child.detach()
+
+    def _prove(self, child: Child, launch: LaunchSpec, api_key: Secret | None) -> str:
+        proof = Prover(child, launch, api_key).prove()
+        record = replace(child.record, proved=True, load_seconds=proof.load_seconds)
+        write_record(self._context.paths, record)
+        return f"serving on {launch.base_url}, pid {record.pid}, ready after {proof.load_seconds:.1f} s"
+
+    def _update(self, launch: LaunchSpec, record: RunRecord | None) -> str:
+        """Fields with live effect change nothing in the process: the record follows, so that the next plan is empty."""
+        if record is None:
+            raise GezelctlError(f"{launch.server} has no run record", cure="make a new plan", code="STALE_PLAN")
+        encoded = msgspec.Raw(msgspec.json.encode(launch))
+        write_record(self._context.paths, replace(record, launch=encoded, plan_digest=self._plan.digest))
+        return "recorded"
+
+    def _delete(self, server: str, record: RunRecord | None) -> str:
+        outcome = self._stop(record) if record is not None else "not running"
+        paths = self._context.paths
+        paths.config(server).unlink(missing_ok=True)
+        slots = paths.slots(server)
+        if slots.is_dir():
+            shutil.rmtree(slots)
+        remove_record(paths, server)
+        return outcome
+
+    def _stop(self, record: RunRecord) -> str:
+        outcome = stop(record, _decode(record), grace_s=self._context.grace_s)
+        words = {"gone": "was not running", "stopped": "stopped"}
+        return words.get(outcome, f"killed: it did not end within {self._context.grace_s:g} s")
+
+
+def _decode(record: RunRecord) -> LaunchSpec | None:
+    """The launch of a record; None when another version of gezelctl wrote it in another shape."""
+    try:
+        return msgspec.json.decode(record.launch, type=LaunchSpec)
+    except msgspec.MsgspecError:
+        return None
