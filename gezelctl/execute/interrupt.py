@@ -30,9 +30,7 @@ class Interrupts:
             self._previous = {number: signal.signal(number, self._handle) for number in _CODES}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

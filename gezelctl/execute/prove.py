@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gezelctl.config.secrets import Secret
-from gezelctl.engines.loglines import Failure, classify
+from gezelctl.engines.loglines import Failure, classify, degraded
 from gezelctl.engines.types import Expectation, LaunchSpec
 from gezelctl.errors import UnhealthyError
 from gezelctl.execute.process import Child
@@ -37,10 +37,10 @@ _SWITCH: Final[dict[bool | None, str]] = {True: "on", False: "off", None: "not t
 
 @dataclass(frozen=True)
 class Proof:
-    """`load_seconds` from the spawn until ready; `live` is what the server said of itself."""
+    """`load_seconds` from the spawn until ready; `lost` is what it runs without, by its log, one sentence each."""
 
     load_seconds: float
-    live: Live
+    lost: tuple[str, ...] = ()
 
 
 class Prover:
@@ -71,7 +71,7 @@ class Prover:
         check_expectation(self._spec, live)
         if self._spec.engine != "mlx":
             self._request()
-        return Proof(round(load_seconds, 3), live)
+        return Proof(round(load_seconds, 3), degraded(self.log_lines()))
 
     def _ready(self) -> Live | None:
         live = ask_server(self._target)
@@ -96,7 +96,13 @@ class Prover:
     def _require_alive(self) -> None:
         code = self._child.exit_code()
         if code is not None:
-            raise died(self._spec.server, classify(self.log_lines(), code, stop_requested=False), code)
+            raise died(self._spec.server, classify(self.log_lines(), code), f"ended with {_ending(code)} while loading")
+
+    def _require_worker(self) -> None:
+        """mlx_lm.server loads in a thread; when that dies, the process stays and its requests wait for ever."""
+        failure = classify(self.log_lines(), None)
+        if failure.code != "UNKNOWN":
+            raise died(self._spec.server, failure, "runs, but cannot load its model")
 
     def _require_time(self, state: str) -> None:
         """The timeout counts from the last sign of work; a start that works on is given up at the hard cap."""
@@ -122,10 +128,14 @@ class Prover:
         """One short request, watched: a process that dies under it, or hangs, is noticed while it is under way."""
         request = _Request(self._target, self._spec.expect)
         request.start()
+        looked = time.monotonic()
         while request.is_alive():
             request.join(0.05)
             self._require_alive()
             self._require_time("does not answer its first request")
+            if self._spec.engine == "mlx" and time.monotonic() - looked > LAST_POLL_S:
+                looked = time.monotonic()
+                self._require_worker()
         self._require_alive()
         if request.fault:
             raise UnhealthyError(
@@ -233,13 +243,14 @@ def read_log(log: Path, offset: int) -> list[str]:
     return [line[:LINE_CHARS] for line in re.split(r"\r\n|\r|\n", text) if line.strip()]
 
 
-def died(server: str, failure: Failure, exit_code: int) -> UnhealthyError:
-    """The named failure of a server that ended before it was ready."""
+def died(server: str, failure: Failure, how: str) -> UnhealthyError:
+    """The named failure of a server, with the engine's own line."""
     line = f"\n  log: {failure.line}" if failure.line else ""
-    ended = f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
-    return UnhealthyError(
-        f"server {server} died while loading ({ended}): {failure.summary}{line}", cure=failure.cure, code=failure.code
-    )
+    return UnhealthyError(f"server {server} {how}: {failure.summary}{line}", cure=failure.cure, code=failure.code)
+
+
+def _ending(exit_code: int) -> str:
+    return f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
 
 
 def check_expectation(spec: LaunchSpec, live: Live) -> None:

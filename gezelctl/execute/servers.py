@@ -63,7 +63,8 @@ class ServerSteps:
         proof = Prover(child, launch, api_key).prove()
         record = replace(child.record, proved=True, load_seconds=proof.load_seconds)
         write_record(self._context.paths, record)
-        return f"serving on {launch.base_url}, pid {record.pid}, ready after {proof.load_seconds:.1f} s"
+        lost = f"; but {'; '.join(proof.lost)}" if proof.lost else ""
+        return f"serving on {launch.base_url}, pid {record.pid}, ready after {proof.load_seconds:.1f} s{lost}"
 
     def _update(self, launch: LaunchSpec, record: RunRecord | None) -> str:
         """Fields with live effect change nothing in the process: the record follows, so that the next plan is empty."""
