@@ -21,6 +21,11 @@ class Layer(msgspec.Struct, frozen=True, rename="camel"):
     nextn: bool = False
     """MTP layer: cached only by the MTP context, loaded only with MTP."""
 
+    @property
+    def shares(self) -> bool:
+        """Attends to the cache of an earlier layer instead of its own."""
+        return not self.cached and not self.recurrent and not self.nextn and self.k_elements > 0
+
 
 class Geometry(msgspec.Struct, frozen=True, rename="camel"):
     """All that sizes caches and recurrent state."""
@@ -42,6 +47,11 @@ class Geometry(msgspec.Struct, frozen=True, rename="camel"):
     def layer_count(self) -> int:
         """Layers of the main model, without MTP layers."""
         return sum(not layer.nextn for layer in self.layers)
+
+    @property
+    def hybrid(self) -> bool:
+        """Has attention and recurrent layers."""
+        return any(layer.recurrent for layer in self.layers) and any(layer.cached for layer in self.layers)
 
     @property
     def v_widest(self) -> int:
@@ -69,16 +79,14 @@ def read_geometry(summary: GgufSummary) -> Geometry:
         kv_heads = heads
     swa = _swa_layers(summary, main, count) if window else (False,) * count
     recurrent = _recurrent_layers(summary, main, count, kv_heads)
-    cached = _cached_layers(summary, main, count, kv_heads, recurrent)
+    cached = _cached_layers(summary, main, count, recurrent)
     mla = summary.get("attention.key_length_mla") is not None and summary.get("attention.value_length_mla") is not None
     rows = [_row(summary, heads, kv_heads[i], swa=swa[i], mla=mla) for i in range(count)]
-    r_elements, s_elements = _state(summary, heads, kv_heads) if any(recurrent) else (0, 0)
+    r_elements, s_elements = _state(summary, heads) if any(recurrent) else (0, 0)
     notes = _notes(summary, mla=mla)
     return Geometry(
         architecture=summary.architecture,
-        layers=tuple(
-            Layer(k, v, swa[i], cached[i], recurrent[i], nextn=i >= main) for i, (k, v) in enumerate(rows)
-        ),
+        layers=tuple(Layer(k, v, swa[i], cached[i], recurrent[i], nextn=i >= main) for i, (k, v) in enumerate(rows)),
         window=window if any(swa) else 0,
         mla=mla,
         r_elements=r_elements,
@@ -150,10 +158,12 @@ def _recurrent_layers(summary: GgufSummary, main: int, count: int, kv_heads: tup
     return (False,) * count
 
 
-def _cached_layers(
-    summary: GgufSummary, main: int, count: int, kv_heads: tuple[int, ...], recurrent: tuple[bool, ...]
-) -> tuple[bool, ...]:
-    """Layers with an attention cache, before the MTP context takes its own."""
+def _cached_layers(summary: GgufSummary, main: int, count: int, recurrent: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Layers with an attention cache, before the MTP context takes its own.
+
+    A layer without KV heads is still cached in a model that is no hybrid: its K is empty, its V is widened with the
+    others when flash attention is off.
+    """
     name = summary.architecture
     if name in arch.RECURRENT or name in arch.NO_CACHE:
         return (False,) * count
@@ -166,11 +176,11 @@ def _cached_layers(
     kept = [i < main or i >= summary.block_count - summary.integer("nextn_predict_layers") for i in range(count)]
     if name in arch.NEMOTRON_H:
         feed_forward = per_layer(summary, "feed_forward_length", count)
-        return tuple(kept[i] and kv_heads[i] > 0 and feed_forward[i] == 0 for i in range(count))
-    return tuple(kept[i] and kv_heads[i] > 0 and not recurrent[i] for i in range(count))
+        return tuple(kept[i] and not recurrent[i] and feed_forward[i] == 0 for i in range(count))
+    return tuple(kept[i] and not recurrent[i] for i in range(count))
 
 
-def _state(summary: GgufSummary, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[int, int]:
+def _state(summary: GgufSummary, heads: tuple[int, ...]) -> tuple[int, int]:
     """(r, s) values of one recurrent layer: llama_hparams::n_embd_r and n_embd_s."""
     embedding = summary.integer("embedding_length")
     head_size = summary.integer("wkv.head_size")
@@ -198,8 +208,6 @@ def _notes(summary: GgufSummary, *, mla: bool) -> tuple[str, ...]:
     if not arch.known(name):
         return (f"unknown architecture {name}: context bytes assume plain attention in every layer",)
     if not mla and summary.get("attention.kv_lora_rank") is not None and name in {"deepseek2", "deepseek2-ocr"}:
-        return (
-            f"{name} without attention.key_length_mla and value_length_mla is cached as full attention, "
-            "about nine times the size; a newer conversion of the model avoids that",
-        )
+        missing = f"{name} without attention.key_length_mla and value_length_mla"
+        return (f"{missing} is cached as full attention, about nine times the size: use a newer conversion of it",)
     return ()

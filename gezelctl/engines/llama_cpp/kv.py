@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from gezelctl.engines.llama_cpp.context import CACHE_TYPES, CONTEXT_ALIGNMENT, ContextPlan, ContextRequest, pad, row_bytes
+from gezelctl.engines.llama_cpp.context import (
+    CACHE_TYPES,
+    CONTEXT_ALIGNMENT,
+    ContextPlan,
+    ContextRequest,
+    pad,
+    row_bytes,
+)
 from gezelctl.engines.llama_cpp.geometry import Geometry
 
 
