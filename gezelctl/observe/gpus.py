@@ -25,7 +25,7 @@ _FOLDERS = (
 )
 _UNIFIED_NVIDIA = re.compile(r"GB10|DGX Spark")
 """These share the host's memory, and NVML cannot tell their own."""
-_NO_DEVICE = re.compile(r"(CPU|BLAS|RPC)\b|RPC\d*\[")
+_NO_DEVICE = re.compile(r"(CPU|BLAS|RPC)\d*(\[|$)")
 _INTEGRATED = re.compile(r"Adreno|Qualcomm|Vega|Radeon Graphics|Radeon \d+[MS]\b|Radeon\(TM\) Graphics", re.IGNORECASE)
 _DISCRETE = re.compile(
     r"Radeon (RX|VII|Pro W\d|AI Pro)|Instinct|FirePro|NVIDIA|GeForce|Quadro|Tesla|\bArc\b.*\b[AB]\d{3}", re.IGNORECASE
@@ -37,8 +37,8 @@ _UNIFIED_SHARE = 0.75
 class Nvml(Protocol):
     """The functions of pynvml that are used."""
 
-    NVMLError: type[Exception]
-
+    @property
+    def NVMLError(self) -> type[Exception]: ...  # noqa: N802 - NVML's names
     def nvmlInit(self) -> None: ...  # noqa: N802 - NVML's names
     def nvmlShutdown(self) -> None: ...  # noqa: N802
     def nvmlSystemGetDriverVersion(self) -> str: ...  # noqa: N802

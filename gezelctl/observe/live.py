@@ -12,6 +12,7 @@ from gezelctl.observe.threads import each
 from gezelctl.observe.types import Live
 
 TIMEOUT_S = 1.0
+_NO_KEY = "asks for an API key that is not at hand"
 _BODY_LIMIT_BYTES = 4 * 1024 * 1024
 
 T = TypeVar("T")
@@ -79,7 +80,10 @@ def ask_server(target: Target, timeout_s: float = TIMEOUT_S) -> Live:
     health = next(answers)
     if health.status != 200:
         return _not_ready(health)
-    models = _decode(next(answers), _Models)
+    models_answer = next(answers)
+    models = _decode(models_answer, _Models)
+    if models_answer.status == 401:
+        return Live(health="Ready", message=_NO_KEY)
     if models is None:
         return Live(health="Failed", message="/health says ok, but /v1/models does not answer as an OpenAI server")
     names = tuple(dict.fromkeys(name for model in models.data for name in (model.id, *model.aliases)))
@@ -97,7 +101,7 @@ def ask_server(target: Target, timeout_s: float = TIMEOUT_S) -> Live:
         slots_busy=sum(slot.is_processing for slot in slots or ()),
         speculation=slots[0].speculative if slots else None,
         build=props.build_info,
-        message="asks for an API key that is not at hand" if 401 in (props_answer.status, slots_answer.status) else "",
+        message=_NO_KEY if 401 in (props_answer.status, slots_answer.status) else "",
     )
 
 

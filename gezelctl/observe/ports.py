@@ -5,28 +5,17 @@ from __future__ import annotations
 import os
 import re
 import socket
-import struct
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple
+from itertools import chain
 
 from gezelctl.config.redact import MASK, is_secret_key, mask_tokens
 from gezelctl.observe.processes import LINUX, all_pids, command_line
+from gezelctl.observe.sockdiag import Listener, listeners
 from gezelctl.observe.types import PortHolder
 
-_LISTEN = "0A"
 _COMMAND_CHARS = 240
 _SECRET_FLAGS = frozenset({"-hft"})
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
-
-
-class Listener(NamedTuple):
-    """One listening TCP socket; `inode` is Linux's name of it, "" elsewhere; pid 0 = not known."""
-
-    port: int
-    host: str
-    inode: str = ""
-    pid: int = 0
 
 
 def port_holders(ports: Iterable[int], servers: Mapping[int, str]) -> tuple[PortHolder, ...]:
@@ -35,9 +24,11 @@ def port_holders(ports: Iterable[int], servers: Mapping[int, str]) -> tuple[Port
     A socket whose owner may not be seen (another user's) has pid 0 and no command.
     """
     wanted = frozenset(ports)
-    listeners = list(_linux_listeners(wanted) if LINUX else _other_listeners(wanted))
-    owners = _owners({item.inode for item in listeners if item.inode}, servers)
-    found = {_holder(item, owners.get(item.inode, item.pid), servers) for item in listeners}
+    if not wanted:
+        return ()
+    held = [item for item in (listeners() if LINUX else _other_listeners(wanted)) if item.port in wanted]
+    owners = _owners({item.inode for item in held if item.inode}, servers)
+    found = {_holder(item, owners.get(item.inode, item.pid), servers) for item in held}
     return tuple(sorted(found, key=lambda h: (h.port, h.host, h.pid)))
 
 
@@ -62,32 +53,10 @@ def _holder(item: Listener, pid: int, servers: Mapping[int, str]) -> PortHolder:
     return PortHolder(port=item.port, host=item.host, pid=pid, command=command, server=servers.get(pid, ""))
 
 
-def _linux_listeners(wanted: frozenset[int]) -> Iterator[Listener]:
-    """proc(5) /proc/net/tcp: local address in hex, words in host byte order; state 0A = LISTEN; inode in field 9."""
-    if not wanted:
-        return
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = Path("/proc/net", name).read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            fields = line.split()
-            address, _, port = fields[1].partition(":")
-            if fields[3] == _LISTEN and int(port, 16) in wanted:
-                yield Listener(int(port, 16), _address(address), fields[9])
-
-
-def _address(hexadecimal: str) -> str:
-    words = [int(hexadecimal[i : i + 8], 16) for i in range(0, len(hexadecimal), 8)]
-    packed = struct.pack(f"={len(words)}I", *words)
-    return socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, packed)
-
-
 def _owners(inodes: set[str], servers: Mapping[int, str]) -> dict[str, int]:
     """Socket inode → pid. Our own servers are looked at first, so that a host in order needs no look at any other."""
     found: dict[str, int] = {}
-    for pid in (*servers, *(() if not inodes else _others(servers))):
+    for pid in chain(servers, _others(servers)):
         if len(found) == len(inodes):
             break
         for inode in _sockets(pid) & inodes:

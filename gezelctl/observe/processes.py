@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,6 +14,7 @@ TOKEN_VARIABLE = "GEZELCTL_TOKEN"  # noqa: S105 - the variable's name
 """Set in the environment of every started server; its value is the run record's `token`."""
 _START_TOLERANCE_S = 2.0
 """The kernel's boot time, which start times are counted from, moves with clock corrections."""
+_SETTLE_S = 0.2
 _PROC = Path("/proc")
 LINUX: bool = os.uname().sysname == "Linux"
 """Elsewhere psutil is asked; its import is not worth it where /proc is."""
@@ -36,7 +38,12 @@ def process_identity(pid: int) -> Identity | None:
     """Start time and token of a live process; None when there is none, or only a zombie is left of it."""
     if pid <= 0:
         return None
-    return _linux_identity(pid) if LINUX else _psutil_identity(pid)
+    if not LINUX:
+        return _psutil_identity(pid)
+    deadline = time.monotonic() + _SETTLE_S
+    while _between_programs(pid) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return _linux_identity(pid)
 
 
 def process_state(record: RunRecord | None) -> ProcessState:
@@ -65,8 +72,8 @@ def find_by_token(token: str) -> int:
     """The lowest pid whose environment holds the token, 0 when there is none. A server's children inherit it."""
     if not token:
         return 0
-    matching = (pid for pid in all_pids() if (found := process_identity(pid)) and found.token == token)
-    return next(matching, 0)
+    look = _linux_identity if LINUX else _psutil_identity
+    return next((pid for pid in all_pids() if (found := look(pid)) and found.token == token), 0)
 
 
 def all_pids() -> list[int]:
@@ -104,6 +111,17 @@ def resident_bytes(pid: int) -> int:
         return int(psutil.Process(pid).memory_info().rss)
     except (psutil.Error, OSError):
         return 0
+
+
+def _between_programs(pid: int) -> bool:
+    """Whether the process is inside execve(2): its parent goes on before the kernel has put the environment in place.
+
+    Kernel threads have no environment for good; they have no program either.
+    """
+    try:
+        return not (_PROC / str(pid) / "environ").read_bytes() and (_PROC / str(pid) / "exe").exists()
+    except OSError:
+        return False
 
 
 def _linux_identity(pid: int) -> Identity | None:

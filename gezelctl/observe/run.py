@@ -109,10 +109,11 @@ def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str] 
             for key, _ in events:
                 chunk = os.read(key.fd, 65536)
                 parts[key.data] += chunk
-                if not chunk or len(parts[key.data]) > _LIMIT:
+                if not chunk:
                     selector.unregister(key.fileobj)
-    if max(map(len, parts.values())) > _LIMIT:
-        _kill_group(process)
+            if max(map(len, parts.values())) > _LIMIT:
+                _kill_group(process)
+                break
     try:
         process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:

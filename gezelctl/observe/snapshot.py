@@ -39,7 +39,7 @@ def to_snapshot(observed: Observed, stack: str, tool: str, now: str, *, base_dir
 
 
 def _without_token(fact: ServerFact) -> ServerFact:
-    return replace(fact, record=replace(fact.record, token="")) if fact.record else fact  # noqa: S106 - removes it
+    return replace(fact, record=replace(fact.record, token="")) if fact.record else fact
 
 
 def read_snapshot(path: Path) -> Snapshot:

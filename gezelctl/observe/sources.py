@@ -153,7 +153,7 @@ def _add_folder(
 
 
 def is_mlx_file(name: str) -> bool:
-    """Whether a file of a model folder belongs to an MLX payload: weights, index, configuration, tokenizer, template."""
+    """Whether a file of a model folder belongs to an MLX payload: weights, index, settings, tokenizer, template."""
     return name in _MLX_FILES or name.endswith(_MLX_SUFFIXES)
 
 
