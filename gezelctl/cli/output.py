@@ -88,6 +88,10 @@ class Output:
         self._say(f"{self.err.paint(_YELLOW, 'warning:')} {self.err.safe(text)}", safe=True)
         self._annotate("warning", text)
 
+    def problem(self, text: str) -> None:
+        """A line about something that failed; said also under --quiet."""
+        self._say(text)
+
     def diagnostics(self, found: tuple[Diagnostic, ...]) -> None:
         """All findings on stderr, and as annotations of the pull request under GitHub Actions."""
         self.err.write(render_diagnostics(found))

@@ -34,7 +34,10 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 
 class Stream:
-    """Writes whole texts, and keeps at most one live line below them. After the reader has gone (`| head`) it stays silent: an apply must not die of it."""
+    """Writes whole texts, and keeps at most one live line below them.
+
+    After the reader has gone (`| head`) it stays silent: an apply must not die of it.
+    """
 
     def __init__(self, stream: TextIO, *, color: bool) -> None:
         self.raw = stream

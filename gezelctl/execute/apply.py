@@ -27,9 +27,11 @@ from gezelctl.store.records import ensure_state, write_state
 ACTIONS: Final = frozenset({"create", "update", "restart", "delete", "fetch", "link"})
 
 
-def apply_plan(plan: Plan, context: ExecContext) -> ApplyResult:
+def apply_plan(plan: Plan, context: ExecContext, replan: Callable[[], Plan] | None = None) -> ApplyResult:
     """Make the host what `plan` says, and prove each server that was started.
 
+    `replan` plans the same request on the host as it is by then. It is asked once, when an engine or payload was
+    brought: only then are an archive's flags and a model's header known, and the servers start as that plan says.
     Raises RefusedError when the plan is not applyable; failures of steps are in the result. The first SIGINT or
     SIGTERM lets the current step finish, the second abandons it.
     """
@@ -39,12 +41,14 @@ def apply_plan(plan: Plan, context: ExecContext) -> ApplyResult:
         raise RefusedError(
             f"the plan cannot be applied{why}", cure=blocked.cure if blocked else "see the plan's errors"
         )
-    return _Run(plan, context).run()
+    return _Run(plan, context, replan).run()
 
 
 class _Run:
-    def __init__(self, plan: Plan, context: ExecContext) -> None:
+    def __init__(self, plan: Plan, context: ExecContext, replan: Callable[[], Plan] | None) -> None:
         self._plan = plan
+        self._wanted = plan.digest
+        self._ask_again = replan
         self._context = context
         self._secrets: list[Secret] = [context.hub.token] if context.hub.token else []
         self._events = EventLog(
@@ -69,9 +73,13 @@ class _Run:
         begun = time.monotonic()
         self._events.write("run_started", detail={"plan": self._plan.digest, "changes": self._plan.summary.changes})
         with Interrupts(self._told) as interrupts, self._fetcher:
-            for change in self._plan.changes:
-                if change.action in ACTIONS:
-                    self._one(change, interrupts)
+            for kind in ("engine.", "payload.", "server."):
+                brought = len(self._done)
+                for change in self._plan.changes:
+                    if change.action in ACTIONS and change.address.startswith(kind):
+                        self._one(change, interrupts)
+                if kind != "server." and len(self._done) > brought and interrupts.stopped is None:
+                    self._plan_again()
         self._record_state()
         result = ApplyResult(
             done=tuple(self._done),
@@ -117,6 +125,17 @@ class _Run:
                 "step_done", address=change.address, action=change.action, message=message, duration_ms=elapsed
             )
             self._context.reporter.on_step(change.address, "done", self._mask(message))
+
+    def _plan_again(self) -> None:
+        """Go on with the plan that follows from what was just brought; what is blocked in it has failed."""
+        if self._ask_again is None or self._failed:
+            return
+        self._plan = self._ask_again()
+        self._servers = ServerSteps(self._plan, self._context, self._secrets)
+        for change in self._plan.changes:
+            if change.action == "blocked":
+                failure = StepFailure(change.address, change.action, change.reason, change.cause, change.cure)
+                self._fail(failure, time.monotonic())
 
     def _why_skip(self, change: Change, interrupts: Interrupts) -> str:
         if interrupts.stopped is not None:
@@ -185,6 +204,6 @@ class _Run:
         changed = self._done or any(f.proof for f in self._failed)
         state = ensure_state(self._context.paths, self._plan.stack)
         whole = self._plan.complete and not self._failed and not self._skipped
-        if changed or (whole and state.last_applied != self._plan.digest):
-            applied = self._plan.digest if whole else state.last_applied
+        if changed or (whole and state.last_applied != self._wanted):
+            applied = self._wanted if whole else state.last_applied
             write_state(self._context.paths, replace(state, serial=state.serial + bool(changed), last_applied=applied))

@@ -61,9 +61,7 @@ def _plain(old: LaunchSpec, new: LaunchSpec) -> list[Field]:
     )
     fields = [Field(path=name, before=a, after=b) for name, a, b in pairs if a != b]
     if old.start_timeout_s != new.start_timeout_s:
-        fields.append(
-            Field(path="startTimeoutS", before=old.start_timeout_s, after=new.start_timeout_s, effect="live")
-        )
+        fields.append(Field(path="startTimeoutS", before=old.start_timeout_s, after=new.start_timeout_s, effect="live"))
     if old.backend != new.backend:
         fields.append(Field(path="backend", before=old.backend, after=new.backend, effect="live"))
     return fields

@@ -12,7 +12,7 @@ from gezelctl.catalog.servers import Resolved
 from gezelctl.catalog.types import Payload, PayloadFile
 from gezelctl.config.model import StoreConfig
 from gezelctl.observe.types import Disk, Observed, SourceFact
-from gezelctl.plan.types import Change, FileAction
+from gezelctl.plan.types import Change, FileAction, PayloadMeta
 from gezelctl.store.types import InstalledPayload
 
 
@@ -110,6 +110,14 @@ def plan_payload(need: PayloadNeed, observed: Observed, store: StoreConfig) -> C
         download_bytes=download,
         link_bytes=linked,
         files=actions,
+        payload=PayloadMeta(
+            engine=need.payload.engine,
+            model_id=need.payload.model_id,
+            name=need.payload.model_id,
+            version=need.payload.version,
+            fingerprint=need.payload.fingerprint,
+            repo=need.payload.repo,
+        ),
         observed_fingerprint=have.manifest.fingerprint if have else "",
     )
 

@@ -25,7 +25,9 @@ def make_plan(inputs: PlanInputs) -> Plan:
     by_address = {c.address: c for c in before}
     servers = [plan_server(r, inputs, by_address) for r in selected]
     changes = [*before, *(s.change for s in servers if s.change), *_leftovers(inputs)]
-    idle = [Change(address=s.address, action="noop", reason="in_sync") for s in servers if s.change is None]
+    idle = [
+        Change(address=s.address, action="noop", reason="in_sync", launch=s.launch) for s in servers if not s.change
+    ]
     capacity = disk_capacity(changes, inputs.observed)
     diagnostics = _diagnostics(selected, servers)
     applyable = (
@@ -57,6 +59,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         ),
         only=inputs.options.only,
         excluded=inputs.options.excluded,
+        restart=inputs.options.restart,
         prune=inputs.options.prune,
     )
 
@@ -154,4 +157,3 @@ def _version_conflicts(selected: Iterable[Resolved]) -> list[Diagnostic]:
                 )
             )
     return found
-

@@ -20,7 +20,7 @@ _PLAN_AGAIN = "Make it again with gezelctl plan --out FILE."
 
 def plan_json(plan: Plan, pretty: bool = True) -> str:
     """The plan as JSON, keys in the order of the types and mappings sorted; ends with a newline."""
-    data = _encode(plan)
+    data = encode_json(plan)
     return (msgspec.json.format(data, indent=2) if pretty else data).decode() + "\n"
 
 
@@ -28,7 +28,7 @@ def plan_yaml(plan: Plan) -> str:
     """The same document as YAML."""
     import yaml
 
-    return yaml.safe_dump(msgspec.json.decode(_encode(plan)), sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(msgspec.json.decode(encode_json(plan)), sort_keys=False, allow_unicode=True, width=120)
 
 
 def plan_names(plan: Plan, *, show_unchanged: bool = False) -> str:
@@ -91,7 +91,7 @@ def verify(plan: Plan) -> None:
 
 
 def _checksum(plan: Plan) -> str:
-    return _sha256(_encode(msgspec.structs.replace(plan, checksum="")))
+    return _sha256(encode_json(msgspec.structs.replace(plan, checksum="")))
 
 
 def plan_digest(changes: Iterable[Change]) -> str:
@@ -103,7 +103,7 @@ def plan_digest(changes: Iterable[Change]) -> str:
     """
     acting = [c for c in changes if c.action not in {"noop", "keep"}]
     normal = [_normal(c) for c in sorted(acting, key=lambda c: (c.address, c.action))]
-    return _sha256(_encode(normal))
+    return _sha256(encode_json(normal))
 
 
 def _normal(change: Change) -> dict[str, object]:
@@ -126,8 +126,11 @@ def _sha256(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def _encode(value: object) -> bytes:
-    """Names on disk and of processes may hold bytes that are not UTF-8, which JSON cannot say: those are escaped."""
+def encode_json(value: object) -> bytes:
+    """Compact and stable: struct fields in the order of their types, mapping keys sorted.
+
+    Names on disk and of processes may hold bytes that are not UTF-8, which JSON cannot say: those are escaped.
+    """
     try:
         return msgspec.json.encode(value, order="deterministic")
     except UnicodeEncodeError:

@@ -192,6 +192,7 @@ def _change(item: Resolved, spec: LaunchSpec, inputs: PlanInputs, depends: list[
         depends_on=tuple(d.address for d in depends),
         downtime_s=_downtime(action, record),
         launch=spec,
+        argv_before=old.argv if (old := recorded_launch(record) if record else None) else (),
         observed_fingerprint=fingerprint(fact),
     )
 

@@ -169,7 +169,12 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     decisions: tuple[Decision, ...] = ()
     only: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
     prune: bool = False
-    observed_digest: str = ""
     checksum: str = ""
     """Set in a saved plan: sha256 of the JSON with an empty checksum."""
+
+    @property
+    def launches(self) -> tuple[LaunchSpec, ...]:
+        """The launch of every server that is known, also of those that stay as they are."""
+        return tuple(c.launch for c in self.changes if c.launch)

@@ -1,0 +1,215 @@
+"""From a plan that a person saw to the same plan carried out: stale checks, guards, the lock, the result."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gezelctl.cli.common import require_valid
+from gezelctl.cli.output import Output
+from gezelctl.cli.plan_view import show_plan
+from gezelctl.cli.session import Session, live_plan, open_session
+from gezelctl.errors import ExitCode, RefusedError, StalePlan, UsageFault
+from gezelctl.plan.inputs import PlanOptions
+from gezelctl.plan.types import Change, Plan
+
+if TYPE_CHECKING:
+    from gezelctl.execute.context import ExecContext
+    from gezelctl.execute.report import Reporter
+
+
+def read_saved(path: Path) -> Plan:
+    """A plan made with `plan --out`, seal checked. Raises UsageFault, StalePlan or RefusedError."""
+    from gezelctl.plan.render_json import plan_from_json, verify
+
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageFault(f"{path}: {error.strerror}", cure="Name a file made with plan --out.") from error
+    plan = plan_from_json(text, name=str(path))
+    verify(plan)
+    if plan.against.kind != "live":
+        raise RefusedError("this plan was made against a snapshot", cure="Plan and apply on the host itself.")
+    return plan
+
+
+@dataclass(frozen=True)
+class Applying:
+    """One run of apply or destroy. `saved` is the sealed plan that must come out again, or None."""
+
+    output: Output
+    files: tuple[str, ...]
+    host: str | None
+    options: PlanOptions
+    saved: Plan | None
+    allow_empty: bool
+    expect_digest: str
+    lock_timeout_s: float
+    as_json: bool
+
+    def run(self) -> ExitCode:
+        """Plan, show, ask, lock, plan again, carry out. Returns the exit code of the result."""
+        session = open_session(self.files, self.host)
+        if self.saved:
+            _same_sources(self.saved, session)
+        plan = live_plan(session, self.options)
+        self._present(plan)
+        if not self._changes(plan):
+            return ExitCode.OK
+        if not self._agreed(plan):
+            self.output.note("nothing was changed")
+            return ExitCode.REFUSED
+        return self._locked(session, plan)
+
+    def _present(self, plan: Plan) -> None:
+        """Show the plan and refuse what may not be carried out."""
+        if self.as_json:
+            self.output.diagnostics(plan.diagnostics)
+        else:
+            show_plan(self.output, plan, "text")
+        require_valid(plan)
+        if not plan.applyable:
+            raise RefusedError(_why_not(plan), cure=_cure(plan) or "Correct models.yaml or the host, then plan again.")
+        if self.expect_digest and plan.digest != self.expect_digest:
+            raise RefusedError(
+                f"the plan's digest is {plan.digest}, not the reviewed {self.expect_digest}",
+                cure="Review this plan, or find out what changed since.",
+            )
+        _guard_prune(plan, allow_empty=self.allow_empty)
+
+    def _changes(self, plan: Plan) -> bool:
+        return plan.summary.changes > 0
+
+    def _agreed(self, plan: Plan) -> bool:
+        deletes = [c.address for c in plan.changes if c.action == "delete"]
+        if self.options.destroy or deletes:
+            expected = plan.stack
+            return self.output.confirm(f"This deletes {len(deletes)} server(s) of stack {plan.stack}.", expected)
+        return self.output.confirm("Apply this plan?")
+
+    def _locked(self, session: Session, shown: Plan) -> ExitCode:
+        from gezelctl.store.lock import StackLock
+
+        operation = "destroy" if self.options.destroy else "apply"
+        with StackLock(
+            session.paths,
+            operation,
+            timeout_s=self.lock_timeout_s,
+            on_wait=self.output.note,
+            plan_digest=shown.digest,
+        ):
+            plan = live_plan(session, self.options)
+            if self.saved:
+                _still_fits(self.saved, plan)
+            elif plan.digest != shown.digest:
+                self.output.note("the host changed since this plan was made; it is now:")
+                self._present(plan)
+                if not self._changes(plan):
+                    return ExitCode.OK
+                if not self._agreed(plan):
+                    return ExitCode.REFUSED
+            if self.saved:
+                from gezelctl.store.records import consume_plan
+
+                consume_plan(session.paths, self.saved.checksum.removeprefix("sha256:"))
+            return self._carry_out(session, plan)
+
+    def _carry_out(self, session: Session, plan: Plan) -> ExitCode:
+        import msgspec
+
+        from gezelctl.execute.apply import apply_plan
+
+        with self.output.progress() as progress:
+            result = apply_plan(
+                plan,
+                exec_context(session, progress),
+                replan=lambda: live_plan(session, self.options),
+            )
+        if self.as_json:
+            self.output.data(msgspec.json.format(msgspec.json.encode(result), indent=2).decode(), machine=True)
+        lines = [f"done {len(result.done)}, failed {len(result.failed)}, skipped {len(result.skipped)}"]
+        lines[0] += f", in {result.duration_s:.1f} s"
+        for failure in result.failed:
+            lines.append(f"failed: {failure.address}: {failure.message}")
+            if failure.cure:
+                lines.append(f"  cure: {failure.cure}")
+        if result.skipped:
+            lines.append(f"skipped: {', '.join(result.skipped)}")
+        for line in lines:
+            self.output.note(line) if result.exit_code == ExitCode.OK else self.output.problem(line)
+        return result.exit_code
+
+
+def exec_context(session: Session, reporter: Reporter) -> ExecContext:
+    """What the executor may use; the hub's token is read here, once."""
+    from gezelctl.config.secrets import resolve
+    from gezelctl.execute.context import ExecContext
+    from gezelctl.execute.fetch import Hub
+
+    hub = session.desired.sources.huggingface
+    base_dir = Path(session.desired.base_dir)
+    token = resolve(hub.token, base_dir, os.environ) if hub.token else None
+    return ExecContext(
+        paths=session.paths,
+        reporter=reporter,
+        env=os.environ,
+        base_dir=base_dir,
+        hub=Hub(endpoint=hub.endpoint, token=token),
+        archives={name: b.archive for name, b in session.desired.backends.items() if b.archive},
+    )
+
+
+def _same_sources(saved: Plan, session: Session) -> None:
+    now = {f.path: f.sha256 for f in session.source}
+    for file in saved.source:
+        if now.get(file.path) != file.sha256:
+            raise StalePlan(f"{file.path} changed since the plan was made", cure="Make a new plan with --out.")
+    if saved.stack != session.desired.stack or saved.host != session.desired.host:
+        raise StalePlan(
+            f"the plan is for stack {saved.stack} on {saved.host}", cure="Apply it on that host, or make a new plan."
+        )
+
+
+def _still_fits(saved: Plan, plan: Plan) -> None:
+    """The same host state must give the same actions; the message names the first thing that moved."""
+    if saved.lineage != plan.lineage or saved.serial != plan.serial:
+        raise StalePlan(
+            f"the stack was changed since the plan was made (serial {saved.serial}, now {plan.serial})",
+            cure="Make a new plan with --out.",
+        )
+    if saved.digest == plan.digest:
+        return
+    before = {c.address: _comparable(c) for c in saved.changes}
+    after = {c.address: _comparable(c) for c in plan.changes}
+    moved = next((a for a in sorted(before.keys() | after.keys()) if before.get(a) != after.get(a)), "the host")
+    raise StalePlan(f"{moved} is no longer as the plan saw it", cure="Make a new plan with --out.")
+
+
+def _comparable(change: Change) -> tuple[object, ...]:
+    launch = change.launch
+    return (change.action, change.reason, change.observed_fingerprint, launch.argv if launch else (), change.fields)
+
+
+def _why_not(plan: Plan) -> str:
+    blocked = [f"{c.address}: {c.cause}" for c in plan.changes if c.action == "blocked"]
+    full = [f"{c.resource}: {c.after} of {c.limit} bytes" for c in plan.capacity if not c.fits]
+    return "nothing was changed, since the plan is blocked: " + "; ".join(
+        [*blocked, *(f"{f} do not fit" for f in full)]
+    )
+
+
+def _cure(plan: Plan) -> str:
+    return next((c.cure for c in plan.changes if c.action == "blocked" and c.cure), "")
+
+
+def _guard_prune(plan: Plan, *, allow_empty: bool) -> None:
+    """Pruning everything, or more than half of what is ours, is more often a broken file than a wish."""
+    deletes = sum(c.action == "delete" for c in plan.changes)
+    owned = sum(c.address.startswith("server.") and c.action not in {"create", "blocked"} for c in plan.changes)
+    if deletes and not allow_empty and deletes * 2 > owned:
+        raise RefusedError(
+            f"this would delete {deletes} of {owned} servers",
+            cure="Check models.yaml; if it is meant, add --allow-empty.",
+        )
