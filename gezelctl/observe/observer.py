@@ -89,6 +89,8 @@ def observe(desired: HostDesired, resolved: Sequence[Resolved], paths: Paths, *,
 
 
 def _recorded(record: RunRecord, problems: list[str]) -> _Recorded:
+    """The launch loses the record file's indentation, so that equal launches have equal bytes."""
+    record = msgspec.structs.replace(record, launch=msgspec.Raw(msgspec.json.format(bytes(record.launch), indent=-1)))
     try:
         launch = msgspec.json.decode(record.launch, type=_Launch)
     except msgspec.MsgspecError:
