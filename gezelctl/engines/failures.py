@@ -41,6 +41,10 @@ _LESS = "Lower context or slots, quantise kvCache, or offload fewer layers."
 RULES: tuple[Rule, ...] = (
     _rule("ARG_UNKNOWN", r"^error: invalid argument: (?P<what>\S+)", "the engine does not know the flag {what}",
           "Remove {what}, or use a build that has it."),
+    _rule("ARG_UNKNOWN", r"error: unrecognized arguments: (?P<what>\S+)", "the engine does not know the flag {what}",
+          "Remove {what}, or use a build that has it."),
+    _rule("ARG_VALUE", r"^mlx_lm\.server: error: argument (?P<what>\S+): ", "the engine refuses the value of {what}",
+          "Correct the value that the line names."),
     _rule("ARG_REMOVED", r'^error while handling argument "(?P<what>[^"]+)": the argument has been removed',
           "this engine build has dropped the flag {what}", "Use the flag that the line names."),
     _rule("ENV_VALUE", r'^error while handling environment variable "(?P<what>[^"]+)"',

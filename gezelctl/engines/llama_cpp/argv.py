@@ -157,7 +157,8 @@ def _put_options(choices: Choices, builder: Builder, request: LaunchRequest) -> 
             continue
         value = choices.option(setting.name)
         if value is not None:
-            _check_devices(value, request, builder.report)
+            if setting.argv in builder.flags:
+                _check_devices(value, request, builder.report)
             _put_setting(setting, value, builder)
     _put_experts(choices, builder)
     _put_cache_reuse(choices, builder)

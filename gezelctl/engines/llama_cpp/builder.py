@@ -107,8 +107,9 @@ class Builder:
             self.missing(name if on else negation, field)
 
     def missing(self, name: str, field: str) -> None:
+        dropped = self.flags.removed.get(name, "")
         nearest = self.flags.nearest(name)
-        hint = f" The nearest flag is {nearest}." if nearest else ""
+        hint = f" The build says: {dropped}." if dropped else f" The nearest flag is {nearest}." if nearest else ""
         cure = f"Remove {field or name}, or use a build that has it.{hint}"
         self.report.error("E0301", field, f"{self.flags.label} has no {name}", cure)
 

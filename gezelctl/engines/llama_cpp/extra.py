@@ -31,6 +31,8 @@ RESERVED: dict[str, str] = {
     "--kv-unified-per-slot": "Use context and engineOptions.kvUnified.",
     "--cache-type-k": "Use kvCache.",
     "--cache-type-v": "Use kvCache.",
+    "--flash-attn": "Use engineOptions.flashAttn.",
+    "--embeddings": "Use engineOptions.embeddings.",
     "--mmproj": "Use vision: true.",
     "--mmproj-auto": "Use vision.",
     "--spec-type": "Use spec.type.",
@@ -72,7 +74,7 @@ def put_extra_args(request: LaunchRequest, choices: Choices, builder: Builder) -
     for origin, prefix, args in layers:
         for key, value in args.items():
             field = f"{prefix}.{key}"
-            if _load_switch(key) in _LOAD_NAMES and _load_switch(key) not in builder.flags:
+            if _load_switch(key) in _LOAD_NAMES and (builder.flags.assumed or _load_switch(key) not in builder.flags):
                 if value is True:
                     switches[_load_switch(key)] = field
                 continue

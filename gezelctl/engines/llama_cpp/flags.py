@@ -118,6 +118,7 @@ class FlagSet:
         self.label = f"{probe.backend} ({f'b{probe.build}' if probe.build else probe.version or probe.program})"
         self.assumed = probe.pending
         """An archive that is not unpacked yet: every flag is taken to exist, by its newest name."""
+        self.removed = probe.removed
         self._index: dict[str, Match] = {}
         for flag in probe.flags:
             self._index |= {name: Match(flag, name) for name in flag.names}

@@ -8,6 +8,7 @@ from gezelctl.config.settings import MLX_SETTINGS
 from gezelctl.engines.launch import API_KEY_MLX, Choices, LaunchRequest, environment, secrets, wanted_digests
 from gezelctl.engines.llama_cpp.builder import Builder, takes_value, text_of
 from gezelctl.engines.llama_cpp.flags import FlagSet
+from gezelctl.engines.mlx.flags import MLX_FLAGS
 from gezelctl.engines.report import Report
 from gezelctl.engines.types import ConfigFile, Expectation, LaunchSpec, Value
 
@@ -53,7 +54,7 @@ def render_mlx(request: LaunchRequest, report: Report) -> LaunchSpec:
     """The launch of one MLX server; findings go to `report`, and a spec with errors must not be used."""
     server = request.server
     choices = Choices(request)
-    builder = Builder(FlagSet(request.probe), report)
+    builder = Builder(FlagSet(msgspec.structs.replace(request.probe, flags=MLX_FLAGS)), report)
     _refuse_unsupported(request, report)
     _put_options(choices, builder, request)
     _put_extra_args(request, choices, builder)
