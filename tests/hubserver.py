@@ -142,7 +142,9 @@ class _Handler(BaseHTTPRequestHandler):
         if bearer and not known:
             self._status(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
         elif repo in hub.gated and not (known and hub.accepted):
-            self._status(403 if known else 401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"})
+            self._status(
+                403 if known else 401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}
+            )
         elif repo in hub.private and not known:
             self._status(401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."})
         elif not any(key[0] == repo for key in hub.files):

@@ -98,6 +98,7 @@ class Fetcher:
         DISK_FULL, …); `partial` is gone then.
         """
         url = source_url(origin, self._hub)
+        _require_address(url, want.name)
         shown = public_url(url)
         try:
             with self._transport_faults(shown), self._open(url, hub=origin.kind == "huggingface") as response:
@@ -158,6 +159,16 @@ class Fetcher:
     def _token_for(self, url: str) -> Secret | None:
         """The token, when `url` has the endpoint's own scheme, host and port."""
         return self._hub.token if self._hub.token and _origin(url) == _origin(self._hub.endpoint) else None
+
+
+def _require_address(url: str, name: str) -> None:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an unclosed bracket, a port that is no number
+        valid = False
+    if not valid:  # not shown: what cannot be parsed cannot be cleaned of its secrets
+        raise FetchError(f"{name}: its source is no http or https address", cure="correct the address", code="BAD_URL")
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

@@ -98,8 +98,6 @@ def transport_fault(error: httpx.HTTPError, url: str) -> FetchError:
         return FetchError(
             f"{url}: no data in time", cure="apply again; if it stays so, check the network", code="STALLED"
         )
-    if isinstance(error, httpx.UnsupportedProtocol):
-        return FetchError(f"{url}: is no http or https address", cure="correct the address", code="BAD_URL")
     return FetchError(f"{url}: the connection broke: {error}", cure="apply again", code="DISCONNECTED")
 
 

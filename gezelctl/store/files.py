@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 import msgspec
@@ -25,12 +24,14 @@ class StateError(GezelctlError):
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write `data` to `path`: a reader sees the old bytes or the new ones, also after a power cut.
 
-    The temporary file stands in the same folder, begins with a dot and ends in `.tmp`. Raises StateError.
+    The temporary file stands beside it as `.<name>.tmp`, which the next write replaces if a crash leaves it; so the
+    caller holds the lock of what it writes. Raises StateError.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _write_temporary(path, data, mode)
+        temporary = path.with_name(f".{path.name}.tmp")
         try:
+            _write(temporary, data, mode)
             os.replace(temporary, path)  # noqa: PTH105 - crash tests wrap os.replace by name
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -41,11 +42,12 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 def create_exclusive(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
-    """Write `path` as `write_atomic` does, unless it exists already; True when this call made it."""
+    """Write `path` as `write_atomic` does, unless it exists already; True when this call made it. Needs no lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _write_temporary(path, data, mode)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
+            _write(temporary, data, mode)
             os.link(temporary, path)  # fails where rename would replace
         except FileExistsError:
             return False
@@ -57,17 +59,13 @@ def create_exclusive(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
     return True
 
 
-def _write_temporary(path: Path, data: bytes, mode: int) -> Path:
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as temporary:
-        try:
-            os.fchmod(temporary.fileno(), mode)
-            temporary.write(data)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-        except OSError:
-            Path(temporary.name).unlink(missing_ok=True)
-            raise
-    return Path(temporary.name)
+def _write(path: Path, data: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, mode), "wb") as stream:
+        os.fchmod(stream.fileno(), mode)
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def read_struct(path: Path, kind: type[T]) -> T | None:
