@@ -20,8 +20,8 @@ Health = Literal["Starting", "Loading", "Ready", "Degraded", "Failed", "Stopped"
 Truth = Literal["True", "False", "Unknown"]
 GOOD: dict[str, Truth] = {
     "ModelReady": "True",
-    "Healthy": "True",
     "Stalled": "False",
+    "Healthy": "True",
     "Drifted": "False",
     "Ready": "True",
 }
@@ -179,6 +179,8 @@ def _conditions(
     )
     drift = _drifted(change, fact)
     found += [drift] if drift else []
+    order = list(GOOD)
+    found.sort(key=lambda c: order.index(c.type))
     bad = [c for c in found if not c.good]
     worst: Truth = "Unknown" if any(c.status == "Unknown" for c in bad) else "False" if bad else "True"
     if bad:
@@ -187,8 +189,7 @@ def _conditions(
         ready = Condition("Ready", "False", change.reason or "OutOfSync", change.cause)
     else:
         ready = Condition("Ready", "True", "AsWanted")
-    order = list(GOOD)
-    return tuple(sorted([*found, ready], key=lambda c: order.index(c.type)))
+    return (*found, ready)
 
 
 def _model_ready(change: Change | None, changes: dict[str, Change]) -> Condition:
