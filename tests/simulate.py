@@ -37,8 +37,14 @@ def _install(change: Change, engine: str, model_id: str, observed: Observed) -> 
     )
     header = next((observed.sources[a.source].gguf for a in change.files if a.source in observed.sources), None)
     manifest = InstalledManifest(
-        engine=engine, id=model_id, name=model_id, catalog_version="", fingerprint="", files=files,
-        installed_at="2026-01-01T00:00:00Z", gguf=header,
+        engine=engine,
+        id=model_id,
+        name=model_id,
+        catalog_version="",
+        fingerprint="",
+        files=files,
+        installed_at="2026-01-01T00:00:00Z",
+        gguf=header,
     )
     return InstalledPayload(path=f"{observed.store_path}/models/{engine}/{model_id}", manifest=manifest)
 
@@ -49,7 +55,14 @@ def _start(change: Change, pid: int, observed: Observed) -> ServerFact:
     name = change.launch.server
     macs = {k.partition("/")[2]: v for k, v in observed.secrets.items() if k.startswith(f"{name}/")}
     record = RunRecord(
-        server=name, token="t" * 32, launch=msgspec.Raw(msgspec.json.encode(change.launch)), pid=pid,
-        process_started=1.0, started_at="2026-01-01T00:00:00Z", proved=True, load_seconds=2.5, secret_macs=macs,
+        server=name,
+        token="t" * 32,
+        launch=msgspec.Raw(msgspec.json.encode(change.launch)),
+        pid=pid,
+        process_started=1.0,
+        started_at="2026-01-01T00:00:00Z",
+        proved=True,
+        load_seconds=2.5,
+        secret_macs=macs,
     )
     return ServerFact(name=name, record=record, process="running", pid=pid, live=Live(health="Ready"))

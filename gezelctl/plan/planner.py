@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gezelctl.catalog.servers import Resolved
 from gezelctl.config.diagnostics import Diagnostic
+from gezelctl.config.model import Backend
 from gezelctl.observe.types import EngineProbe, Observed
 from gezelctl.plan.capacity import disk_capacity
 from gezelctl.plan.inputs import PlanInputs
@@ -88,11 +89,11 @@ def summarise(changes: Iterable[Change]) -> Summary:
 
 
 def _engines(selected: Iterable[Resolved], observed: Observed) -> list[Change]:
-    used = sorted({r.server.backend_name for r in selected})
-    return [c for name in used if (c := _engine(name, observed.engines.get(name)))]
+    used = {r.server.backend_name: r.server.backend for r in selected}
+    return [c for name in sorted(used) if (c := _engine(name, used[name], observed.engines.get(name)))]
 
 
-def _engine(name: str, probe: EngineProbe | None) -> Change | None:
+def _engine(name: str, backend: Backend, probe: EngineProbe | None) -> Change | None:
     address = f"engine.{name}"
     if probe is None:
         return Change(
@@ -103,7 +104,9 @@ def _engine(name: str, probe: EngineProbe | None) -> Change | None:
             cure="take a new snapshot on the host with the present models.yaml",
         )
     if probe.pending:
-        return Change(address=address, action="fetch", reason="engine_missing", cause="the archive is not unpacked yet")
+        url = backend.archive.url if backend.archive else "its archive"
+        cause = f"not unpacked on this host; from {url}"
+        return Change(address=address, action="fetch", reason="engine_missing", cause=cause)
     if probe.error:
         summary, _, cure = probe.message.partition("\n")
         return Change(address=address, action="blocked", reason=probe.error, cause=summary, cure=cure.strip())
