@@ -285,6 +285,16 @@ def test_a_broken_build_is_one_finding() -> None:
     assert [(d.code, d.summary, d.cure) for d in result.diagnostics] == [("E0300", "/x is not there", "set binary")]
 
 
+def test_a_thinking_budget_of_the_catalog_does_not_block_an_older_build() -> None:
+    flags = tuple(f for f in probe("b11434").flags if "--reasoning-budget" not in f.names)
+    older = EngineProbe(backend="c", engine="llama-cpp", program="/p", flags=flags)
+    result = render(request(probe=older, model={"thinking_budget": 64}))
+    assert result.spec is not None
+    assert any("64 tokens" in note for note in result.notes)
+    (finding,) = render(request(probe=older, server={"engine_options": {"reasoningBudget": 64}})).diagnostics
+    assert finding.code == "E0301"
+
+
 def test_devices_that_are_there_are_taken() -> None:
     gpus = tuple(Device(f"CUDA{i}", "card", 1 << 34, 1 << 34) for i in range(2))
     two = EngineProbe(backend="c", engine="llama-cpp", program="/p", flags=probe("b11434").flags, devices=gpus)

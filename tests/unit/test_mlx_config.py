@@ -38,7 +38,6 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("vision", "E0311", {"server": {"vision": True}}),
     ("drafter", "E0311", {"server": {"spec": Spec(type="draft-simple")}}),
     ("quantised cache", "E0311", {"server": {"kv_cache": "q8_0"}}),
-    ("disabled", "E0311", {"disabled_reason": "needs a newer library"}),
     ("option of llama.cpp", "E0312", {"server": {"engine_options": {"nGpuLayers": -1}}}),
     ("reserved", "E0303", {"server": {"extra_args": {"draft-model": "/d"}}}),
     ("unknown", "E0301", {"server": {"extra_args": {"max-kv-size": 4}}}),
@@ -48,9 +47,9 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def rendered(**case: Any) -> Rendered:
-    fields = {k: case.pop(k) for k in ("chat_template", "disabled_reason") if k in case}
+    template = case.pop("chat_template", "")
     backend = {"engine": "mlx", "python": "/opt/mlx/bin/python", **case.pop("backend", {})}
-    base = payload(engine="mlx", **fields)
+    base = payload(engine="mlx", chat_template=template)
     return render(request(probe=PROBE, payload=base, files=base.files, backend=backend, gguf=None, **case))
 
 

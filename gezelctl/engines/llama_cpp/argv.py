@@ -246,14 +246,25 @@ def _put_tail(request: LaunchRequest, choices: Choices, builder: Builder) -> Non
         else:
             summary = f"{request.model.id} has no projector for llama.cpp"
             builder.report.error("E0307", "vision", summary, "Remove vision: true, or use a model with an mmproj file.")
-    budget = choices.option("reasoningBudget")
-    if budget is None and request.model.thinking_budget > 0:
-        budget = choices.put(Value("reasoningBudget", request.model.thinking_budget, "catalog"))
-    if budget is not None:
-        builder.value("--reasoning-budget", budget.value, "engineOptions.reasoningBudget")
+    _put_budget(request, choices, builder)
     offline = builder.flags.find("--offline")
     if offline is not None:
         builder.put(offline)
     verbosity = builder.flags.find("--log-verbosity")
     if verbosity is not None and verbosity.flag.default == "3" and not builder.has("--log-verbosity"):
         builder.put(verbosity, str(_VERBOSITY_WITH_SIZES))
+
+
+def _put_budget(request: LaunchRequest, choices: Choices, builder: Builder) -> None:
+    """An explicit budget, else the catalog's, which a build without the flag goes without."""
+    budget = choices.option("reasoningBudget")
+    if budget is not None:
+        builder.value("--reasoning-budget", budget.value, "engineOptions.reasoningBudget")
+        return
+    tokens = request.model.thinking_budget
+    if tokens > 0 and builder.optional("--reasoning-budget", tokens, "engineOptions.reasoningBudget"):
+        choices.put(Value("reasoningBudget", tokens, "catalog"))
+    elif tokens > 0:
+        builder.report.note(
+            f"the catalog's thinking budget of {tokens} tokens is left out: the build has no flag for it"
+        )

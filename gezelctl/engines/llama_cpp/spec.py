@@ -131,8 +131,10 @@ def _sidecar_loads(request: SpecRequest, types: tuple[str, ...]) -> bool:
 
 
 def _target_has_mtp(request: SpecRequest) -> bool:
-    """By the header; before it is known, by the catalog's note."""
-    return request.target_nextn > 0 if request.target_nextn is not None else request.base.get("mtp") is True
+    """By the header; before it is known, by the catalog: its note, unless it brings a separate assistant."""
+    if request.target_nextn is not None:
+        return request.target_nextn > 0
+    return request.base.get("mtp") is True and not request.sidecar
 
 
 def _has_mtp(request: SpecRequest, draft: str) -> bool:

@@ -97,9 +97,6 @@ def render_mlx(request: LaunchRequest, report: Report) -> LaunchSpec:
 def _refuse_unsupported(request: LaunchRequest, report: Report) -> None:
     """What mlx_lm.server cannot do is said, never dropped in silence (E0311)."""
     server = request.server
-    if request.payload.disabled_reason:
-        summary = f"{request.model.id} is disabled for MLX: {request.payload.disabled_reason}"
-        report.error("E0311", "model", summary, "Use another model, or a llama-cpp backend.")
     if server.vision:
         report.error("E0311", "vision", "vision is not supported on MLX", "Remove vision, or use a llama-cpp backend.")
     if server.spec is not None and server.spec.type != "none":
