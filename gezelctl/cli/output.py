@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -64,7 +62,7 @@ class Output:
     @property
     def width(self) -> int:
         """Columns for text on stdout."""
-        return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns if self.out.terminal else DEFAULT_WIDTH
+        return self.out.columns(DEFAULT_WIDTH)
 
     def data(self, text: str, *, machine: bool = False) -> None:
         """The result of the command. `machine` formats are UTF-8 whatever the terminal speaks."""
@@ -163,6 +161,8 @@ def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
 
     Raises GezelctlError when the place cannot be written.
     """
+    import tempfile
+
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

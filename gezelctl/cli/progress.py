@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from gezelctl.execute.report import StepState
 from gezelctl.plan.units import format_bytes, format_duration, format_pair
 
 MODES = ("tty", "plain", "json", "none")
+_COLUMNS = 80
 _REFRESH_S = 0.1
 _PLAIN_S = 10.0
 _PLAIN_SHARE = 0.1
@@ -100,7 +100,7 @@ class Progress:
             if self.mode == "json":
                 self._json({"event": "step", "address": address, "state": state, "message": message})
             elif self.mode != "none":
-                self._line(f"{address}: {_WORDS[state]}{message}")
+                self._line(f"{address}: {_WORDS[state]}{message}" if message else f"{address}: {state}")
 
     def on_bytes(self, address: str, done: int, total: int) -> None:
         if self.mode == "none":
@@ -139,8 +139,7 @@ class Progress:
 
     def _draw(self, now: float) -> None:
         text = self.stream.safe("   ".join(f"{a}: {t.text(now)}" for a, t in self._transfers.items()))
-        columns = shutil.get_terminal_size((80, 24)).columns
-        self.stream.draw(text[: max(columns - 1, 20)])
+        self.stream.draw(text[: max(self.stream.columns(_COLUMNS) - 1, 20)])
         self._drawn_at = now
 
 

@@ -50,6 +50,13 @@ class Stream:
     def terminal(self) -> bool:
         return is_terminal(self.raw)
 
+    def columns(self, default: int) -> int:
+        """The width of the terminal; `default` when there is none or it does not say."""
+        try:
+            return os.get_terminal_size(self.raw.fileno()).columns or default
+        except (OSError, ValueError):
+            return default
+
     def write(self, text: str, *, utf8: bool = False) -> None:
         """Write and flush. `utf8` is for machine formats, whose encoding is not the terminal's choice.
 

@@ -206,8 +206,9 @@ def _detail(change: Change) -> _Detail | None:
 
 
 def _field_lines(change: Change) -> Iterator[str]:
-    width = max((len(f.path) for f in change.fields if len(f.path) <= _SHORT_VALUE), default=0)
-    for field in change.fields:
+    fields = words.shown_fields(change)
+    width = max((len(f.path) for f in fields if len(f.path) <= _SHORT_VALUE), default=0)
+    for field in fields:
         origin = words.origin_text(field)
         where = f"     {origin}" if origin else ""
         if field.sensitive:

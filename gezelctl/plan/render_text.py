@@ -141,12 +141,13 @@ class _TextView:
 
     def fields(self, change: Change) -> list[str]:
         new = change.action == "create"
-        names = [self.show(f.path) for f in change.fields]
-        origins = [self.show(words.origin_text(f)) for f in change.fields]
-        effects = [self.effect(f, new) for f in change.fields]
+        fields = words.shown_fields(change)
+        names = [self.show(f.path) for f in fields]
+        origins = [self.show(words.origin_text(f)) for f in fields]
+        effects = [self.effect(f, new) for f in fields]
         name_width, origin_width = _column(names, _NAME_CAP), _column(origins, _NAME_CAP)
         room = self.width - len(_INDENT) - name_width - origin_width - _column(effects, _NAME_CAP) - 6
-        values = [self.value(f, new, max(room, _MIN_VALUE)) for f in change.fields]
+        values = [self.value(f, new, max(room, _MIN_VALUE)) for f in fields]
         value_width = _column(values, max(room, _MIN_VALUE))
         lines = []
         for name, value, origin, effect in zip(names, values, origins, effects, strict=True):

@@ -98,7 +98,7 @@ def _row(address: str, change: Change | None, fact: ServerFact | None, changes: 
         sync=_sync(change, fact),
         health=_health(fact, running),
         wanted=change is None or change.action not in {"keep", "delete"},
-        model=launch.payload_id or launch.expect.model_id if launch else "",
+        model=_model(launch) if launch else "",
         backend=launch.backend if launch else "",
         url=launch.base_url if launch else "",
         port=launch.port if launch else 0,
@@ -112,6 +112,12 @@ def _row(address: str, change: Change | None, fact: ServerFact | None, changes: 
         memory_measured_bytes=measured_bytes(fact.memory) if fact and fact.memory else 0,
         conditions=conditions,
     )
+
+
+def _model(launch: LaunchSpec) -> str:
+    """The model id of `payload.<engine>.<id>`; what the server calls it when it has no payload."""
+    kind, _, rest = launch.payload_id.partition(".")
+    return rest.partition(".")[2] if kind == "payload" else launch.payload_id or launch.expect.model_id
 
 
 def measured_bytes(reading: MemoryReading) -> int:

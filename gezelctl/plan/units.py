@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+_RFC_3339 = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})T([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]+)?Z\Z")
 _UNITS = ("KiB", "MiB", "GiB")
 _STEP = 1024
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -57,11 +60,9 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def format_time(timestamp: str) -> str:
-    """RFC 3339 UTC for a person: "2026-01-12T14:02:11Z" is "2026-01-12 14:02:11 UTC"; anything else as it is."""
-    text = printable(timestamp)
-    if len(text) == len("2026-01-12T14:02:11Z") and text[10] == "T" and text.endswith("Z"):
-        return f"{text[:10]} {text[11:19]} UTC"
-    return text
+    """RFC 3339 UTC for a person, to the second: "2026-01-12T14:02:11Z" is "2026-01-12 14:02:11 UTC"; else as it is."""
+    found = _RFC_3339.match(timestamp)
+    return f"{found[1]} {found[2]} UTC" if found else printable(timestamp)
 
 
 def printable(text: str, *, ascii_only: bool = False) -> str:

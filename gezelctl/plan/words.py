@@ -74,6 +74,17 @@ def file_source(action: FileAction) -> str:
     return action.source if action.how in {"link", "copy"} and action.source else source_text(action.file.origin)
 
 
+def shown_fields(change: Change) -> tuple[Field, ...]:
+    """What differs; for a new server, which differs in everything, what it is launched with."""
+    launch = change.launch
+    if change.fields or change.action != "create" or launch is None:
+        return change.fields
+    port = Field(path="port", after=launch.port, origin="server")
+    values = (Field(path=v.name, after=v.value, origin=v.origin, place=v.place, reason=v.reason) for v in launch.values)
+    secrets = (Field(path=f"secret.{s.name}", sensitive=True, reason="added") for s in launch.secret_env)
+    return (port, *values, *secrets)
+
+
 def gap_text(change: Change) -> str:
     """The expected time without service."""
     if change.downtime_s is None:

@@ -166,6 +166,11 @@ def test_a_missing_payload_is_the_reason() -> None:
     assert row.conditions[0].type == "ModelReady"
 
 
+def test_the_model_is_the_id_of_its_payload() -> None:
+    spec = msgspec.structs.replace(launch("chat"), payload_id="payload.llama-cpp.qwen3.5-4b-q4")
+    assert one(msgspec.structs.replace(CREATE, launch=spec), None).model == "qwen3.5-4b-q4"
+
+
 def test_a_record_of_another_version_is_not_called_ready() -> None:
     seen = fact("chat")
     assert seen.record is not None

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
+from gezelctl.engines.types import SecretEnv, Value
 from gezelctl.errors import UsageFault
 from gezelctl.plan.explain import render_explain
 from gezelctl.plan.render_json import seal
@@ -117,6 +118,20 @@ def test_credentials_of_a_url_are_not_shown() -> None:
     assert "planted" not in text
 
 
+def test_a_new_server_shows_what_it_is_launched_with() -> None:
+    change = planmake.create()
+    assert change.launch is not None
+    values = (Value(name="context", value=4096, origin="server", place=planmake.place(7)),)
+    launch = msgspec.structs.replace(
+        change.launch, values=values, secret_env=(SecretEnv(name="LLAMA_API_KEY", from_file="/run/key"),)
+    )
+    text = render_text(planmake.plan(msgspec.structs.replace(change, fields=(), launch=launch)))
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert "port 8083 server" in rows
+    assert "context 4096 models.yaml:7" in rows
+    assert "secret.LLAMA_API_KEY (secret, set)" in rows
+
+
 def test_long_values_are_cut_unless_wide() -> None:
     field = Field(path="chatTemplate", before="a" * 500, after="b" * 500, place=planmake.place(3))
     plan = planmake.plan(msgspec.structs.replace(planmake.restart(), fields=(field,)))
@@ -172,5 +187,6 @@ def test_small_words() -> None:
     assert format_pair(planmake.GIB, 2 * planmake.GIB) == "1.0 of 2.0 GiB"
     assert format_pair(5, 2 * planmake.GIB) == "5 B of 2.0 GiB"
     assert format_time("2026-01-12T14:02:11Z") == "2026-01-12 14:02:11 UTC"
+    assert format_time("2026-01-12T14:02:11.096Z") == "2026-01-12 14:02:11 UTC"
     assert format_time("yesterday\x1b") == "yesterday\\x1b"
     assert printable("é\u202e\n", ascii_only=True) == "\\xe9\\u202e\\n"
