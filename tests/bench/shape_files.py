@@ -122,7 +122,7 @@ def _optional_tensors(shape: Shape) -> Tensors:
     layers = read_geometry(shape.summary()).layers
     for kind, named in shape.extra.items():
         for index, layer in enumerate(layers):
-            if not {"all": True, "recurrent": layer.recurrent, "first": index == 0}[kind]:
+            if not {"all": True, "recurrent": layer.recurrent, "first": index == 0, "nextn": layer.nextn}[kind]:
                 continue
             for name, size in named.items():
                 matrix = name.endswith(".weight") and len(size) > 1

@@ -59,7 +59,6 @@ WINDOWS: dict[str, Window] = {
 }
 
 RECURRENT = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
-RWKV = frozenset({"rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
 
 INTERVAL_HYBRIDS = frozenset({"qwen3next", "qwen35", "qwen35moe", "minimax-01"})
 """Recurrent layers come from `attention.recurrent_layers`, else from `full_attention_interval`."""

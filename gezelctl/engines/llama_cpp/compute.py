@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import msgspec
 
-from gezelctl.engines.llama_cpp import architectures as arch
 from gezelctl.engines.llama_cpp.context import ContextPlan, ContextRequest
 from gezelctl.engines.llama_cpp.geometry import Geometry, per_layer
 from gezelctl.engines.llama_cpp.kv import window_cells
@@ -19,6 +18,8 @@ from gezelctl.gguf.types import GgufSummary
 
 FLOAT = 4
 INDEX = 8
+RWKV_WIDTHS = {"rwkv6": 9, "rwkv7": 14, "rwkv6qwen2": 20, "arwkv7": 20}
+"""Activations of RWKV layers beyond the common ones, in embeddings."""
 PIPELINE_COPIES = 4
 """GGML_SCHED_MAX_COPIES: inputs kept per device under pipeline parallelism."""
 
@@ -47,7 +48,7 @@ def graph_widths(summary: GgufSummary, geometry: Geometry) -> Widths:
         3 * feed_forward,
         _experts(summary, embedding, feed_forward),
         8 * summary.integer("ssm.inner_size"),
-        20 * embedding if summary.architecture in arch.RWKV else 0,
+        RWKV_WIDTHS.get(summary.architecture, 0) * embedding,
         _attention(summary, geometry, heads),
     )
     per_layer_input = summary.integer("embedding_length_per_layer_input") * count
@@ -94,7 +95,18 @@ def graph_bound(widths: Widths, geometry: Geometry, request: ContextRequest, pla
     else:
         scores = tokens * ((4 * widths.heads + 4) * max(cells, swa_cells) + 4 * swa_cells)
     state = 2 * FLOAT * plan.slots * widths.state
-    return FLOAT * widths.activation * tokens + scores + state + FLOAT * outputs * widths.vocabulary
+    cast = _cast_cache_bytes(geometry, request, plan, max(cells, swa_cells))
+    return FLOAT * widths.activation * tokens + scores + state + cast + FLOAT * outputs * widths.vocabulary
+
+
+def _cast_cache_bytes(geometry: Geometry, request: ContextRequest, plan: ContextPlan, cells: int) -> int:
+    """Flash attention works on F16 copies of an F32 cache, one layer at a time: llm_graph_context::build_attn_mha."""
+    if not request.flash_attn:
+        return 0
+    cached = [layer for layer in geometry.layers if layer.cached]
+    k_row = max((layer.k_elements for layer in cached), default=0) if request.type_k == "f32" else 0
+    v_row = max((layer.v_elements for layer in cached), default=0) if request.type_v == "f32" else 0
+    return 2 * (k_row + v_row) * cells * plan.streams
 
 
 def input_bound(
@@ -182,8 +194,8 @@ def compute_bounds(layout: Layout, kv: tuple[int, ...]) -> dict[int, int]:
     for index, device in enumerate(request.devices):
         head = outputs if placement.output == index else 0
         if index in placement.layers:
-            bound = graph_bound(widths, geometry, request, plan, head)
-            bound += moved_cache_bytes(geometry, request, placement, kv, index)
+            moved = moved_cache_bytes(geometry, request, placement, kv, index)
+            bound = graph_bound(widths, geometry, request, plan, head) + moved + (inputs if moved else 0)
             bound += 0 if request.kv_offload else FLOAT * plan.slots * widths.state
         else:
             bound = head_bound(widths, plan, head) if head else 0

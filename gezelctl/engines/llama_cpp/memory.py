@@ -17,7 +17,7 @@ from gezelctl.engines.llama_cpp.recurrent import state_layer_bytes
 from gezelctl.engines.llama_cpp.weights import (
     HOST,
     Placement,
-    embedding_is_repacked,
+    embedding_is_doubled,
     weights_by_device,
 )
 from gezelctl.gguf.types import GgufSummary
@@ -160,9 +160,9 @@ def estimate(summary: GgufSummary, request: ContextRequest, extras: Extras | Non
     layout = lay_out(summary, request)
     rows = _model_rows(layout)
     if request.load_mtp and any(layer.nextn for layer in layout.geometry.layers):
-        _add_mtp(rows, layout, extras)
+        _add_draft(rows, mtp_context(layout, extras))
     if extras.drafter:
-        _add_drafter(rows, extras.drafter, layout)
+        _add_draft(rows, _drafter_rows(extras.drafter, layout))
     _add_companions(rows, request, extras)
     devices = tuple(_finish(row, index, request) for index, row in rows.items())
     return MemoryEstimate(
@@ -199,8 +199,8 @@ def _model_rows(layout: Layout) -> dict[int, _Row]:
     """Weights, context, compute and output buffer of one model by device index, HOST first."""
     geometry, request, plan, placement = layout.geometry, layout.request, layout.plan, layout.placement
     rows: dict[int, _Row] = {index: dict.fromkeys(_FIGURES, 0) for index in (HOST, *range(len(request.devices)))}
-    repacked = embedding_is_repacked(layout.summary)
-    weights = weights_by_device(layout.summary.weights, geometry, request, placement, repacked_embedding=repacked)
+    doubled = embedding_is_doubled(layout.summary)
+    weights = weights_by_device(layout.summary.weights, geometry, request, placement, doubled_embedding=doubled)
     margin = 100 if geometry.exact else 100 + UNKNOWN_MARGIN_PERCENT
     for index, size in weights.items():
         rows[index]["weights_bytes"] = size
@@ -213,21 +213,30 @@ def _model_rows(layout: Layout) -> dict[int, _Row]:
     return rows
 
 
-def _add_mtp(rows: dict[int, _Row], layout: Layout, extras: Extras) -> None:
-    """The MTP context: a cache for the MTP layers alone and a second compute buffer. Its weights are the model's."""
+def mtp_context(layout: Layout, extras: Extras) -> dict[int, _Row]:
+    """The MTP context by device index: a cache of the MTP layers alone and a second compute buffer.
+
+    Its weights are the model's own. It computes where its layers and the output head are.
+    """
     request = msgspec.structs.replace(layout.request, type_k=extras.mtp_type_k, type_v=extras.mtp_type_v)
     kv = kv_layer_bytes(layout.geometry, request, layout.plan, nextn=True)
     placement = layout.placement
+    rows: dict[int, _Row] = {index: dict.fromkeys(_FIGURES, 0) for index in (HOST, *range(len(request.devices)))}
     for layer, size in enumerate(kv):
-        rows[placement.layers[layer] if request.kv_offload else HOST]["draft_bytes"] += size
+        rows[placement.layers[layer] if request.kv_offload else HOST]["context_bytes"] += size
     for index, size in compute_bounds(msgspec.structs.replace(layout, request=request), kv).items():
         if index in {HOST, placement.output, placement.layers[-1]}:
-            rows[index]["draft_bytes"] += size
-    widths = graph_widths(layout.summary, layout.geometry)
-    rows[HOST]["draft_bytes"] += output_bytes(widths, request, layout.plan)
+            rows[index]["compute_bound_bytes"] = size
+    rows[HOST]["output_bytes"] = output_bytes(graph_widths(layout.summary, layout.geometry), request, layout.plan)
+    return rows
 
 
-def _add_drafter(rows: dict[int, _Row], drafter: Drafter, target: Layout) -> None:
+def _add_draft(rows: dict[int, _Row], draft: dict[int, _Row]) -> None:
+    for index, row in draft.items():
+        rows[index]["draft_bytes"] += sum(row.values())
+
+
+def _drafter_rows(drafter: Drafter, target: Layout) -> dict[int, _Row]:
     """A draft model: its own weights, context at the target's total size, compute and output buffers."""
     own = msgspec.structs.replace(
         target.request,
@@ -243,8 +252,7 @@ def _add_drafter(rows: dict[int, _Row], drafter: Drafter, target: Layout) -> Non
         load_mtp=False,
         tensor_split=(),
     )
-    for index, row in _model_rows(lay_out(drafter.summary, own)).items():
-        rows[index]["draft_bytes"] += sum(row.values())
+    return _model_rows(lay_out(drafter.summary, own))
 
 
 def _add_companions(rows: dict[int, _Row], request: ContextRequest, extras: Extras) -> None:

@@ -74,7 +74,7 @@ def weights_by_device(
     request: ContextRequest,
     placement: Placement,
     *,
-    repacked_embedding: bool = False,
+    doubled_embedding: bool = False,
 ) -> dict[int, int]:
     """Weight bytes per device index, HOST included.
 
@@ -87,7 +87,7 @@ def weights_by_device(
     found[HOST] += weights.input_bytes
     found[placement.layers[0] if placement.layers else HOST] += weights.other_bytes
     found[placement.output] += weights.output_bytes
-    if weights.tied and (placement.output != HOST or repacked_embedding):
+    if weights.tied and (placement.output != HOST or doubled_embedding):
         found[placement.output] += weights.token_embd_bytes
     for index, (layer, shape) in enumerate(zip(weights.layers, geometry.layers, strict=False)):
         if shape.nextn and not request.load_mtp:
@@ -95,16 +95,19 @@ def weights_by_device(
         device = placement.layers[index]
         found[device] += layer.dense_bytes
         found[HOST if index < request.cpu_moe_layers else device] += layer.expert_bytes
-        if request.load_mtp:
-            found[placement.output] += layer.nextn_bytes
+        found[device] += layer.nextn_bytes if request.load_mtp else 0
     return found
 
 
-def embedding_is_repacked(summary: GgufSummary) -> bool:
-    """Whether the CPU backend repacks a tied embedding for use as output head, so that both forms are in memory.
+def embedding_is_doubled(summary: GgufSummary) -> bool:
+    """Whether a tied embedding is in host memory twice when the output head is on the host too.
 
-    It does so on x86-64 for Q4_0, Q4_K and IQ4_NL, all of 18 bytes per 32 values, and for MXFP4 (17 bytes).
+    The CPU backend repacks the output head on x86-64 for Q4_0, Q4_K and IQ4_NL, all of 18 bytes per 32 values, and for
+    MXFP4 (17 bytes), and keeps the embedding as it is. Gemma 3n and 4 create the head before the embedding, when
+    nothing is there yet to share.
     """
+    if summary.architecture in {"gemma3n", "gemma4"}:
+        return True
     values = summary.vocab_size * summary.integer("embedding_length")
     size = summary.weights.token_embd_bytes * 32
     mxfp4 = "MXFP4" in summary.weights.by_type and "IQ4_XS" not in summary.weights.by_type
