@@ -41,12 +41,14 @@ def test_a_signal_ends_it_while_it_generates(smollm2: Path, tmp_path: Path) -> N
         assert time.monotonic() - began < 5
 
 
-def test_a_signal_during_the_load_ends_it_at_once(smollm2: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_load_ends_it_at_once(sent: signal.Signals, smollm2: Path, tmp_path: Path) -> None:
     with started(spec(smollm2, free_port()), tmp_path, ready=False) as served:
         deadline = time.monotonic() + 30
         while not any("loading model" in line for line in served.lines) and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert served.stop() in {-signal.SIGTERM, 0}
+        assert served.stop(sent) in {-sent, 0}
+        assert not [line for line in served.lines if "Traceback" in line]
 
 
 def test_kill_leaves_the_port_free(smollm2: Path, tmp_path: Path) -> None:
