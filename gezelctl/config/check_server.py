@@ -66,9 +66,6 @@ def check_server_engine(config: dict[str, Any], path: Path, engine: str, owner: 
             report.error(
                 "E0116", (*path, "engineOptions", name), summary, "remove it, or use the other engine", key=True
             )
-    if engine == "mlx" and config.get("apiKey") is not None:
-        cure = "put a proxy that checks keys before it, or listen on 127.0.0.1 without apiKey"
-        report.error("E0125", (*path, "apiKey"), f"mlx_lm.server cannot check API keys, and {owner}", cure, key=True)
     source, at = mapping(config.get("source")), (*path, "source")
     wrong = ("filename", "shards", "url", "mmproj") if engine == "mlx" else ("files",)
     for key in wrong:

@@ -85,6 +85,7 @@ def render_server(item: Resolved, inputs: PlanInputs, probe: EngineProbe, planne
             probe=probe,
             slots_dir=place.slots_dir,
             config_path=place.config_path,
+            drafts=_installed_weights(inputs.observed),
             planned=planned,
         )
     )
@@ -97,6 +98,15 @@ def header(sha256: str, path: str, item: Resolved, observed: Observed) -> GgufSu
         return have.manifest.gguf
     fact = observed.sources.get(path or observed.adoptable.get(sha256, ""))
     return fact.gguf if fact else None
+
+
+def _installed_weights(observed: Observed) -> dict[str, str]:
+    """Absolute path of the weights (first shard) of every installed llama.cpp model, by id."""
+    return {
+        p.manifest.id: f"{p.path}/{p.manifest.files[0].name}"
+        for p in observed.installed
+        if p.manifest.engine == "llama-cpp" and p.manifest.files
+    }
 
 
 def plan_leftover(fact: ServerFact, *, prune: bool, destroy: bool) -> Change | None:
@@ -125,7 +135,7 @@ def fingerprint(fact: ServerFact | None) -> str:
     """A short name of what was observed of a server, for the stale check of a saved plan."""
     if fact is None or fact.record is None:
         return ""
-    text = f"{fact.process}\n{fact.pid}\n{fact.record.token}\n".encode() + bytes(fact.record.launch)
+    text = f"{fact.process}\n{fact.pid}\n{fact.record.process_started}\n".encode() + bytes(fact.record.launch)
     return hashlib.sha256(text).hexdigest()[:16]
 
 
