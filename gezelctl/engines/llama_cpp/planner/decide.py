@@ -1,0 +1,209 @@
+"""The launches of all servers of one host, planned together.
+
+Everybody gets the least that they can live with before anybody gets more, smallest first, so that a host with more
+memory never refuses what fitted on less. Then, by name: the promised window and slots, with speculation where it costs
+nothing; then growth into what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gezelctl.engines.llama_cpp.planner import speculation as spec
+from gezelctl.engines.llama_cpp.planner.budget import MIB, HostMemory
+from gezelctl.engines.llama_cpp.planner.catalogprice import CatalogPrice
+from gezelctl.engines.llama_cpp.planner.headerprice import HeaderPrice
+from gezelctl.engines.llama_cpp.planner.one import Candidate, Chosen, Price, best_way
+from gezelctl.engines.llama_cpp.planner.placement import engine_names
+from gezelctl.engines.llama_cpp.planner.refuse import refusal
+from gezelctl.engines.llama_cpp.planner.settings import Settings
+from gezelctl.engines.llama_cpp.planner.specinput import draft_facts, spec_request
+from gezelctl.engines.llama_cpp.planner.types import (
+    Demand,
+    HostPlan,
+    LaunchAnswer,
+    LaunchQuestion,
+    PoolUse,
+    Refusal,
+    Room,
+)
+from gezelctl.engines.llama_cpp.planner.values import has_flag, launch_values, prompt_cache_mib, server_estimate
+
+RAM = "ram"
+
+
+def decide(questions: Sequence[LaunchQuestion], host: HostMemory) -> HostPlan:
+    """Plan every server of a host. Equal for equal questions in any order; answers are sorted by name.
+
+    Running servers keep their planned values while everything still fits; if something does not, all are planned anew.
+    """
+    ordered = sorted(questions, key=lambda question: question.name)
+    if any(question.running for question in ordered):
+        kept = _Planning(ordered, host, keep=True).run()
+        if not any(answer.refusal for answer in kept.answers):
+            return kept
+    return _Planning(ordered, host, keep=False).run()
+
+
+class _Planning:
+    """One pass over the servers of a host."""
+
+    def __init__(self, questions: Sequence[LaunchQuestion], host: HostMemory, *, keep: bool) -> None:
+        self._host = host
+        self._all = Demand(tuple(card.usable_bytes for card in host.cards), host.ram_bytes)
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._candidates = {question.name: self._candidate(question, keep=keep) for question in questions}
+        self._held: dict[str, Demand] = {}
+        self._chosen: dict[str, Chosen] = {}
+        self._refused: dict[str, Refusal] = {}
+
+    def _candidate(self, question: LaunchQuestion, *, keep: bool) -> Candidate:
+        settings = Settings(question, keep=keep)
+        devices = question.probe.devices if question.probe else ()
+        names = engine_names(self._host.cards, devices)
+        self._names[question.name] = names
+        price: Price
+        if question.gguf is not None and question.payload.engine == "llama-cpp":
+            price = HeaderPrice(question, self._host, settings, names)
+        else:
+            price = CatalogPrice(question, self._host, settings)
+        candidate = Candidate(question, self._host, settings, price)
+        if question.payload.engine == "llama-cpp":
+            found = spec.plan_speculation(spec_request(question), draft_facts(question))
+            candidate.speculation = _kept_ways(found, question) if keep else found
+        return candidate
+
+    def run(self) -> HostPlan:
+        self._hold_floors()
+        for name, candidate in self._candidates.items():
+            if name in self._refused:
+                continue
+            chosen = best_way(candidate, self._room(name))
+            if chosen is None:
+                self._refuse(name)
+            else:
+                self._take(name, chosen)
+        for name, chosen in tuple(self._chosen.items()):
+            grown = self._candidates[name].grown(chosen, self._room(name))
+            self._take(name, grown)
+        return self._result()
+
+    def _take(self, name: str, chosen: Chosen) -> None:
+        self._chosen[name] = chosen
+        self._held[name] = chosen.placed.demand
+
+    def _room(self, name: str) -> Room:
+        """All that others do not hold."""
+        free = self._all
+        alone = True
+        for other, demand in self._held.items():
+            if other != name:
+                free = free.minus(demand)
+                alone = alone and not any(demand.cards)
+        return Room(free, alone)
+
+    def _hold_floors(self) -> None:
+        """Reserve for each server the least that it can be started with, the smallest first."""
+        sizes = {
+            name: (candidate.price.resident(candidate.smallest()) + candidate.price.slot_bytes(candidate.smallest()))
+            for name, candidate in self._candidates.items()
+        }
+        for name in sorted(sizes, key=lambda name: (sizes[name], name)):
+            candidate = self._candidates[name]
+            problems = candidate.speculation.problems
+            if problems:
+                first = problems[0]
+                self._refused[name] = Refusal(first.code, first.summary, first.cure, first.field)
+                continue
+            room = self._room(name)
+            placed = candidate.price.fit(candidate.smallest(), room)
+            if placed is None:
+                self._refuse(name)
+            else:
+                self._held[name] = placed.demand
+
+    def _refuse(self, name: str) -> None:
+        self._held.pop(name, None)
+        residents = {other: demand.total for other, demand in sorted(self._held.items())}
+        alone = Room(self._all, alone=True)
+        self._refused[name] = refusal(self._candidates[name], alone, self._room(name), residents)
+
+    def _result(self) -> HostPlan:
+        caches = self._prompt_caches()
+        answers = tuple(self._answer(name, caches) for name in self._candidates)
+        return HostPlan(answers, self._pools())
+
+    def _prompt_caches(self) -> dict[str, int]:
+        """MiB of prompt cache for each llama.cpp server that does not say; set ones are taken off the spare first."""
+        spare = self._all.ram - sum(demand.ram for demand in self._held.values())
+        sharers = []
+        for name in self._chosen:
+            candidate = self._candidates[name]
+            if candidate.mlx or not has_flag(candidate.question, "--cache-ram"):
+                continue
+            given = candidate.settings.integer("cacheRamMib")
+            if given is None:
+                sharers.append(name)
+            else:
+                spare -= max(0, given) * MIB
+        return dict.fromkeys(sharers, prompt_cache_mib(spare, len(sharers)))
+
+    def _answer(self, name: str, caches: dict[str, int]) -> LaunchAnswer:
+        candidate = self._candidates[name]
+        notes = candidate.speculation.notes
+        if name in self._refused:
+            return LaunchAnswer(server=name, refusal=self._refused[name], notes=notes)
+        chosen = self._chosen[name]
+        found = server_estimate(candidate, chosen, self._host, caches.get(name, 0))
+        company = self._company(name)
+        together = (f"resident with {', '.join(company)}",) if company else ()
+        return LaunchAnswer(
+            server=name,
+            values=launch_values(candidate, chosen, self._names[name], caches.get(name)),
+            estimate=found,
+            spec=chosen.ask.spec,
+            notes=(*notes, *chosen.notes, *together),
+            offload=chosen.placed.offload,
+        )
+
+    def _company(self, name: str) -> tuple[str, ...]:
+        """Servers that hold memory in a pool that this one holds memory in."""
+        mine = self._held[name]
+        return tuple(
+            other
+            for other, demand in sorted(self._held.items())
+            if other != name
+            and (
+                min(mine.ram, demand.ram) > 0
+                or any(min(a, b) > 0 for a, b in zip(mine.cards, demand.cards, strict=True))
+            )
+        )
+
+    def _pools(self) -> tuple[PoolUse, ...]:
+        held = sorted(self._held.items())
+        cards = [
+            PoolUse(
+                card.id,
+                sum(demand.cards[index] for _, demand in held),
+                card.usable_bytes,
+                tuple(name for name, demand in held if demand.cards[index]),
+            )
+            for index, card in enumerate(self._host.cards)
+        ]
+        ram = PoolUse(
+            RAM,
+            sum(demand.ram for _, demand in held),
+            self._all.ram,
+            tuple(name for name, demand in held if demand.ram),
+        )
+        return (*cards, ram)
+
+
+def _kept_ways(found: spec.Speculation, question: LaunchQuestion) -> spec.Speculation:
+    """A running server keeps its way to speculate while that is still possible."""
+    if question.running is None or found.forced:
+        return found
+    kept = tuple(way for way in found.ways if way.types == question.running.spec_types)
+    return msgspec.structs.replace(found, ways=(*kept, spec.PLAIN) if kept else found.ways)

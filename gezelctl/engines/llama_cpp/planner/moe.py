@@ -1,0 +1,86 @@
+"""Which experts stay in host memory, and what to try after an out-of-memory start (reference behaviour 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gezelctl.engines.llama_cpp.planner.budget import GIB, MIB
+
+MARGIN_BYTES = GIB
+COMPUTE_BYTES = 512 * MIB
+ALL_LAYERS = -1
+
+
+class MoePlan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Launch values; None = not given. `full_gpu_residency` says that everything fits on the devices."""
+
+    n_gpu_layers: int | None = None
+    cpu_moe: bool = False
+    n_cpu_moe: int = 0
+    full_gpu_residency: bool = False
+
+
+class ExpertSplit(msgspec.Struct, frozen=True, rename="camel"):
+    """Weights by where they can go, over all shards: experts of each layer in layer order, and all the rest."""
+
+    other_bytes: int
+    expert_bytes: tuple[int, ...]
+
+
+def plan_moe(
+    vram_bytes: int,
+    *,
+    resident_bytes: int,
+    split: ExpertSplit | None = None,
+    kv_bytes: int = 0,
+    additional_bytes: int = 0,
+    compute_bytes: int = COMPUTE_BYTES,
+    moe: bool = True,
+) -> MoePlan | None:
+    """Where the experts go; None = no decision (no device, a dense model, or the engine can do it alone).
+
+    `additional_bytes` is what else lies on the device (a drafter); it counts on the exact path only, because
+    `resident_bytes` already holds it.
+    """
+    if vram_bytes <= 0 or not moe:
+        return None
+    if split is None:
+        fits = resident_bytes + MARGIN_BYTES <= vram_bytes
+        return None if fits else MoePlan(n_gpu_layers=ALL_LAYERS, cpu_moe=True)
+    reserves = MARGIN_BYTES + max(0, kv_bytes) + compute_bytes + max(0, additional_bytes)
+    if split.other_bytes + sum(split.expert_bytes) + reserves <= vram_bytes:
+        return MoePlan(full_gpu_residency=True)
+    left = vram_bytes - reserves - split.other_bytes
+    if left < 0:
+        return MoePlan(cpu_moe=True)
+    kept = kept_layers(split.expert_bytes, left)
+    if kept == 0:
+        return MoePlan(n_gpu_layers=ALL_LAYERS, cpu_moe=True)
+    return MoePlan(n_gpu_layers=ALL_LAYERS, n_cpu_moe=len(split.expert_bytes) - kept)
+
+
+def kept_layers(expert_bytes: Sequence[int], left: int) -> int:
+    """How many layers, counted from the last, keep their experts on the device; the first that does not fit ends it."""
+    kept = 0
+    for size in reversed(expert_bytes):
+        if size > left:
+            break
+        left -= size
+        kept += 1
+    return kept
+
+
+def next_plan_down(plan: MoePlan, pinned: Sequence[str] = ()) -> MoePlan | None:
+    """What to try after this plan ran out of device memory; None = give up.
+
+    `pinned` names the values that somebody set: with nGpuLayers, cpuMoe and nCpuMoe all set there is nothing to try.
+    """
+    if {"nGpuLayers", "cpuMoe", "nCpuMoe"} <= set(pinned):
+        return None
+    if plan.n_cpu_moe:
+        return MoePlan(n_gpu_layers=ALL_LAYERS, cpu_moe=True)
+    if plan.cpu_moe and plan.n_gpu_layers is not None:
+        return MoePlan(cpu_moe=True)
+    return None

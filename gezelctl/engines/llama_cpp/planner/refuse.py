@@ -1,0 +1,81 @@
+"""Why a server gets no launch, in words, with the table of what would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gezelctl.engines.llama_cpp.planner.budget import GIB, HostMemory
+from gezelctl.engines.llama_cpp.planner.kvchoice import FULL, HALF
+from gezelctl.engines.llama_cpp.planner.one import Candidate
+from gezelctl.engines.llama_cpp.planner.types import FitRow, Refusal, Room
+
+DOES_NOT_FIT = "E0320"
+TOGETHER = "E0321"
+_LEAST_CONTEXT = 2048
+_MOST_SLOTS = 4
+"""Rows of the table: slot counts from one up, for each KV type that the model takes."""
+
+
+def gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def refusal(candidate: Candidate, alone: Room, left: Room, residents: Mapping[str, int]) -> Refusal:
+    """A server that would fit alone is refused for its company, another for its size."""
+    ask = candidate.smallest()
+    fits_alone = candidate.price.fit(ask, alone) is not None
+    needed = candidate.price.resident(ask) + candidate.price.slot_bytes(ask) * ask.slots
+    wanted = f"{ask.slots} slot{'s' if ask.slots != 1 else ''} of {ask.context} tokens ({ask.kv})"
+    table = fitting(candidate, left)
+    if fits_alone and residents:
+        company = ", ".join(f"{name} {gib(size)}" for name, size in residents.items())
+        summary = f"{wanted} needs {gib(needed)}; beside {company} there are {gib(left.free.total)}"
+        cure = _table_cure(candidate, table) or "Move a server to another host."
+        return Refusal(TOGETHER, summary, cure, _field(candidate), table)
+    summary = f"{wanted} needs {gib(needed)}; this host has {_limits(candidate.host)}"
+    cure = _table_cure(candidate, table) or "Use a smaller model or quantisation."
+    return Refusal(DOES_NOT_FIT, summary, cure, _field(candidate), table)
+
+
+def _limits(host: HostMemory) -> str:
+    if host.shape == "discrete":
+        return f"{gib(host.card_bytes)} of GPU memory and {gib(host.ram_bytes)} of RAM to plan with"
+    kind = "unified memory" if host.shape == "unified" else "RAM"
+    return f"{gib(host.ram_bytes)} of {kind} to plan with"
+
+
+def _field(candidate: Candidate) -> str:
+    for name in ("context", "slots", "kvCache"):
+        if candidate.settings.set_by_hand(name):
+            return name
+    return ""
+
+
+def _table_cure(candidate: Candidate, table: tuple[FitRow, ...]) -> str:
+    """The first row that differs from what is set, as an instruction."""
+    if not table:
+        return ""
+    row = max(table, key=lambda found: (found.slots * found.context, found.kv_cache == FULL))
+    parts = [f"context: {row.context}", f"slots: {row.slots}"]
+    if row.kv_cache != candidate.kv:
+        parts.append(f"kvCache: {row.kv_cache}")
+    return f"Set {', '.join(parts)}; the table lists what else fits."
+
+
+def fitting(candidate: Candidate, room: Room) -> tuple[FitRow, ...]:
+    """What would fit: for every slot count the longest window, at the model's KV type and at half of it."""
+    rows = []
+    top = max(candidate.wish.native, candidate.wish.requested)
+    low = min(_LEAST_CONTEXT, top)
+    for kv in dict.fromkeys((candidate.kv, HALF)):
+        for slots in range(1, _MOST_SLOTS + 1):
+            ask = msgspec.structs.replace(candidate.ask(slots, top, kv=kv), swa_full=False)
+            context = candidate.price.window(ask, low, top, room)
+            if not context:
+                break
+            placed = candidate.price.fit(msgspec.structs.replace(ask, context=context), room)
+            if placed is not None:
+                rows.append(FitRow(slots, context, kv, placed.demand.total))
+    return tuple(rows)
