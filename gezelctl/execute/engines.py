@@ -142,6 +142,8 @@ class _Tar:
 def _tar_entry(name: str, member: tarfile.TarInfo) -> _Entry:
     special = "" if member.isfile() or member.isdir() or member.issym() or member.islnk() else "a device or pipe"
     link = member.linkname if member.issym() else _plain(member.linkname) if member.islnk() else ""
+    if (member.issym() or member.islnk()) and not link:
+        special = "a link to nothing"
     size = member.size if member.isfile() else 0
     return _Entry(name, size, bool(member.mode & stat.S_IXUSR), member.isdir(), link, member.islnk(), special)
 
@@ -174,6 +176,7 @@ def _zip_entry(name: str, info: zipfile.ZipInfo, archive: zipfile.ZipFile) -> _E
     link = ""
     if kind == stat.S_IFLNK:
         link = archive.read(info).decode("utf-8", "replace") if info.file_size <= 4096 else "/"
+        special = special or ("" if link else "a link to nothing")
     size = 0 if link else info.file_size
     return _Entry(name, size, bool(mode & stat.S_IXUSR), info.is_dir(), link, special=special)
 
@@ -251,8 +254,8 @@ def _write(source: _Tar | _Zip, entries: list[_Entry], directory: Path, shown: s
             path.hardlink_to(directory / entry.link)
         else:
             path.symlink_to(entry.link)
-    root = directory.resolve()
+    root = os.path.realpath(directory)
     for entry in entries:
         # one link may lead through another, which the check of the names alone does not see
-        if entry.link and not (directory / entry.name).resolve().is_relative_to(root):
+        if entry.link and os.path.commonpath((root, os.path.realpath(directory / entry.name))) != root:
             raise _unsafe(f"{shown}: `{entry.name}` links out of the archive, to `{entry.link}`")

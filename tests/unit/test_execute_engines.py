@@ -61,10 +61,8 @@ def unpacked(tmp_path: Path, data: bytes) -> Path:
 
 
 def test_a_build_keeps_its_bits_and_links(tmp_path: Path) -> None:
-    data = tar_bytes(
-        ("./", None), ("./b/", None), ("./b/llama-server", PROGRAM), ("./b/libx.so", "libx.so.0"), ("./b/libx.so.0", b"so")
-    )  # fmt: skip
-    out = unpacked(tmp_path, data)
+    links = (("./b/libx.so", "libx.so.0"), ("./b/libx.so.0", b"so"))
+    out = unpacked(tmp_path, tar_bytes(("./", None), ("./b/", None), ("./b/llama-server", PROGRAM), *links))
     assert (out / "b/llama-server").read_bytes() == PROGRAM
     assert os.access(out / "b/llama-server", os.X_OK)
     assert (out / "b/libx.so").read_bytes() == b"so"
@@ -140,8 +138,7 @@ def test_nothing_is_ever_written_or_reached_outside(
         out = root / "out"
     assert {p.name for p in root.iterdir()} <= {"archive", "out"}
     for path in out.rglob("*"):
-        if path.is_symlink() and path.exists() and out.exists():
-            assert path.resolve().is_relative_to(root.resolve())
+        assert os.path.realpath(path).startswith(os.path.realpath(root))
 
 
 @pytest.fixture
@@ -162,7 +159,7 @@ def install(hub: hubserver.Hub, paths: Paths, data: bytes, *, digest: str = "", 
         url=f"{hub.endpoint}/lab/engine/resolve/main/b1.tar.gz", sha256=digest or sha(data), binary=binary
     )
     with Fetcher(Hub(hub.endpoint)) as fetcher:
-        return install_engine(paths, "cuda", archive, fetcher, lambda done, total: None)
+        return install_engine(paths, "cuda", archive, fetcher, lambda *_: None)
 
 
 def test_an_engine_is_installed_once(hub: hubserver.Hub, paths: Paths) -> None:
