@@ -146,7 +146,7 @@ def exec_context(session: Session, reporter: Reporter) -> ExecContext:
     """What the executor may use; the hub's token is read here, once."""
     from gezelctl.config.secrets import resolve
     from gezelctl.execute.context import ExecContext
-    from gezelctl.execute.fetch import Hub
+    from gezelctl.observe.hub import Hub
 
     hub = session.desired.sources.huggingface
     base_dir = Path(session.desired.base_dir)

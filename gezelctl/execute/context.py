@@ -14,9 +14,9 @@ from gezelctl.config.model import Archive, SecretRef
 from gezelctl.config.secrets import Secret, resolve
 from gezelctl.engines.types import SecretEnv
 from gezelctl.errors import ExitCode, GezelctlError, UnhealthyError
-from gezelctl.execute.fetch import Hub
 from gezelctl.execute.process import GRACE_S
 from gezelctl.execute.report import Reporter
+from gezelctl.observe.hub import Hub
 from gezelctl.store.layout import Paths
 
 

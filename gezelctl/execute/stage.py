@@ -14,7 +14,7 @@ from typing import Final
 from gezelctl.errors import FetchError
 from gezelctl.execute.disk import full_disk, is_full
 from gezelctl.execute.fetch import Fetcher, OnBytes, Want
-from gezelctl.execute.httpfaults import short_body, wrong_digest
+from gezelctl.observe.httpfaults import short_body, wrong_digest
 from gezelctl.plan.types import FileAction
 from gezelctl.store.digests import BLOCK_BYTES, file_sha256
 from gezelctl.store.layout import PARTIAL_SUFFIX, safe_join

@@ -16,7 +16,8 @@ from gezelctl.catalog.types import Origin
 from gezelctl.config.secrets import Secret
 from gezelctl.errors import FetchError
 from gezelctl.execute import disk
-from gezelctl.execute.fetch import Fetched, Fetcher, Hub, Want, public_url, source_url
+from gezelctl.execute.fetch import Fetched, Fetcher, Want
+from gezelctl.observe.hub import Hub, public_url, source_url
 from tests import hubserver
 from tests.executing import free_port, model_bytes, sha
 from tests.hubserver import Fault

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gezelctl.config.secrets import Secret
 from gezelctl.errors import FetchError, GezelctlError, GgufError
-from gezelctl.execute.fetch import Hub
+from gezelctl.observe.hub import Hub
 from gezelctl.plan.types import FileAction, PayloadMeta
 from gezelctl.store.layout import Paths, UnsafePathError
 from gezelctl.store.lock import directory_lock
@@ -451,7 +451,7 @@ def test_killed_in_a_download_the_next_run_finishes(paths: Paths, tmp_path: Path
     hub.fault = hubserver.Fault("slow")
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from gezelctl.execute.fetch import Hub\n"
+        "from gezelctl.observe.hub import Hub\n"
         "from tests.executing import *\n"
         "data = Path(sys.argv[3]).read_bytes()\n"
         "i, _ = installer(make_paths(Path(sys.argv[1])), Hub(sys.argv[2]))\n"

@@ -30,7 +30,7 @@ def status_fault(status: int, headers: Mapping[str, str], url: str, *, hub: bool
     if status == 416:
         return FetchError(
             f"{url}: the server refused the byte range (HTTP 416)",
-            cure="apply again: the file is fetched from its start",
+            cure="run it again: the file is fetched from its start",
             code="RANGE",
         )
     if status == 429:
@@ -39,9 +39,11 @@ def status_fault(status: int, headers: Mapping[str, str], url: str, *, hub: bool
         hint = (
             "" if with_token or not hub else ", or set sources.huggingface.token: signed-in users have a higher limit"
         )
-        return FetchError(f"{url}: too many requests (HTTP 429)", cure=f"apply again {when}{hint}", code="RATE_LIMITED")
+        return FetchError(
+            f"{url}: too many requests (HTTP 429)", cure=f"run it again {when}{hint}", code="RATE_LIMITED"
+        )
     if status >= 500:
-        return FetchError(f"{url}: the server failed (HTTP {status})", cure="apply again later", code="SERVER_ERROR")
+        return FetchError(f"{url}: the server failed (HTTP {status})", cure="run it again later", code="SERVER_ERROR")
     return FetchError(f"{url}: unexpected answer (HTTP {status})", cure="check the address", code="HTTP_STATUS")
 
 
@@ -96,9 +98,9 @@ def transport_fault(error: httpx.HTTPError, url: str) -> FetchError:
         return FetchError(f"{url}: no connection in time", cure="check the network and proxy settings", code="TIMEOUT")
     if isinstance(error, httpx.TimeoutException):
         return FetchError(
-            f"{url}: no data in time", cure="apply again; if it stays so, check the network", code="STALLED"
+            f"{url}: no data in time", cure="run it again; if it stays so, check the network", code="STALLED"
         )
-    return FetchError(f"{url}: the connection broke: {error}", cure="apply again", code="DISCONNECTED")
+    return FetchError(f"{url}: the connection broke: {error}", cure="run it again", code="DISCONNECTED")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -111,7 +113,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def short_body(url: str, have: int, expected: int) -> FetchError:
     return FetchError(
-        f"{url}: cut short: expected {expected:,} bytes, have {have:,}", cure="apply again", code="TRUNCATED"
+        f"{url}: cut short: expected {expected:,} bytes, have {have:,}", cure="run it again", code="TRUNCATED"
     )
 
 
