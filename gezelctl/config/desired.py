@@ -71,3 +71,5 @@ class HostDesired(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     base_dir: str = ""
     """The folder that relative secret files are read against."""
     prune: bool = False
+    memory_budget_bytes: int = 0
+    """What may be planned with on this host, instead of the automatic share; 0 = automatic."""

@@ -168,6 +168,9 @@ class Defaults(Strict, frozen=True):
     backend: Name | None = None
     host: Annotated[Text, Meta(description="address to listen on")] = "127.0.0.1"
     start_timeout_s: Annotated[Positive, Meta(description="seconds until a server must serve")] = 300
+    memory_mib: Annotated[
+        Positive | None, Meta(description="MiB that servers may use on a host, instead of a share of what it has")
+    ] = None
 
 
 class Server(Strict, frozen=True):

@@ -76,6 +76,7 @@ class _Selection:
             catalogs=tuple(self._absolute(c.path, ("catalogs", i, "path")) for i, c in enumerate(model.catalogs)),
             base_dir=str(self.base or self.loaded.base_dir),
             prune=model.prune,
+            memory_budget_bytes=(self.defaults.memory_mib or 0) << 20,
         )
 
     def _server(self, index: int, server: Server) -> DesiredServer:

@@ -16,6 +16,7 @@ from gezelctl.catalog.types import Model, Payload, PayloadFile
 from gezelctl.config.desired import DesiredServer
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.config.settings import ENGINE_SETTINGS
+from gezelctl.engines.llama_cpp.spec import SpecPlan
 from gezelctl.engines.report import Report
 from gezelctl.engines.types import LaunchSpec, Scalar, SecretEnv, Value
 from gezelctl.gguf.types import GgufSummary
@@ -43,6 +44,8 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     draft_gguf: GgufSummary | None = None
     drafts: dict[str, str] = {}
     planned: tuple[Value, ...] = ()
+    spec: SpecPlan | None = None
+    """What the launch planner made of speculation; None lets the renderer resolve it by itself."""
 
     def path_of(self, role: str) -> str:
         """Absolute path of the first wanted file of a role, "" when none is wanted."""

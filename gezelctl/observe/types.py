@@ -171,12 +171,17 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     ports: tuple[PortHolder, ...] = ()
     sources: dict[str, SourceFact] = {}
     """By absolute path."""
+    headers: dict[str, GgufSummary] = {}
+    """sha256 → header of a wanted GGUF file that is not a local source: companions of installed payloads, and files
+    read from afar before they are downloaded."""
     adoptable: dict[str, str] = {}
     """sha256 → absolute path, only for digests that some payload needs."""
     directories: dict[str, tuple[tuple[str, int, str], ...]] = {}
     """MLX folder sources: (relative name, bytes, sha256) of every payload file, by absolute folder path."""
     secrets: dict[str, str] = {}
     """"<server>/<variable>" → HMAC of the value on this host, "" when it cannot be read."""
+    headers: dict[str, GgufSummary] = {}
+    """By sha256 of the first file: GGUF files whose header is neither in `installed` nor in `sources`."""
     state: StackState | None = None
     store_path: str = ""
     state_path: str = ""

@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from gezelctl.catalog.servers import Resolved
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.config.model import Backend
+from gezelctl.engines.llama_cpp.planner import HostPlan
 from gezelctl.observe.types import EngineProbe, Observed
 from gezelctl.plan.capacity import disk_capacity
 from gezelctl.plan.inputs import PlanInputs
+from gezelctl.plan.memory import answer_of, memory_capacity, plan_memory
 from gezelctl.plan.payloads import PayloadNeed, needs, plan_payload
 from gezelctl.plan.render_json import plan_digest
 from gezelctl.plan.servers import ServerPlan, plan_leftover, plan_server
-from gezelctl.plan.types import Change, Decision, Plan, Summary
+from gezelctl.plan.types import Capacity, Change, Decision, Plan, Summary
 
 FORMAT_VERSION = "1.0"
 
@@ -24,12 +26,13 @@ def make_plan(inputs: PlanInputs) -> Plan:
     selected = () if inputs.options.destroy else tuple(r for r in resolved if inputs.options.selects(r.server.address))
     before: list[Change] = [*_engines(selected, inputs.observed), *_payloads(selected, inputs)]
     by_address = {c.address: c for c in before}
-    servers = [plan_server(r, inputs, by_address) for r in selected]
+    memory = plan_memory(inputs)
+    servers = [plan_server(r, inputs, by_address, answer_of(memory, r.server.name)) for r in selected]
     changes = [*before, *(s.change for s in servers if s.change), *_leftovers(inputs)]
     idle = [
         Change(address=s.address, action="noop", reason="in_sync", launch=s.launch) for s in servers if not s.change
     ]
-    capacity = disk_capacity(changes, inputs.observed)
+    capacity = (*disk_capacity(changes, inputs.observed), *_memory(memory, selected, inputs))
     diagnostics = _diagnostics(selected, servers)
     applyable = (
         all(c.fits for c in capacity)
@@ -63,6 +66,10 @@ def make_plan(inputs: PlanInputs) -> Plan:
         restart=inputs.options.restart,
         prune=inputs.options.prune,
     )
+
+
+def _memory(memory: HostPlan, selected: tuple[Resolved, ...], inputs: PlanInputs) -> tuple[Capacity, ...]:
+    return memory_capacity(memory, inputs.observed) if selected else ()
 
 
 def summarise(changes: Iterable[Change]) -> Summary:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from gezelctl.catalog.servers import Resolved
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.engines.launch import LaunchRequest, Rendered, render
-from gezelctl.engines.types import LaunchSpec, Value
-from gezelctl.gguf.types import GgufSummary
+from gezelctl.engines.llama_cpp.planner import LaunchAnswer
+from gezelctl.engines.types import LaunchSpec
 from gezelctl.observe.types import EngineProbe, Observed, PortHolder, ServerFact
 from gezelctl.plan.diff import diff_launch
+from gezelctl.plan.headers import companion_header, header, installed_weights
 from gezelctl.plan.inputs import Locations, PlanInputs
-from gezelctl.plan.payloads import effective_files, installed_of, payload_address
+from gezelctl.plan.memory import measured, refusal_words
+from gezelctl.plan.payloads import effective_files, payload_address
+from gezelctl.plan.records import fingerprint, recorded_launch
 from gezelctl.plan.types import Change, Field
 from gezelctl.store.types import RunRecord
 
@@ -38,8 +41,13 @@ class _Verdict(msgspec.Struct, frozen=True):
     fields: tuple[Field, ...] = ()
 
 
-def plan_server(item: Resolved, inputs: PlanInputs, planned: Mapping[str, Change]) -> ServerPlan:
-    """Decide one server. `planned` holds the engine and payload changes of this plan by address."""
+def plan_server(
+    item: Resolved, inputs: PlanInputs, planned: Mapping[str, Change], answer: LaunchAnswer | None
+) -> ServerPlan:
+    """Decide one server.
+
+    `planned` holds the engine and payload changes of this plan by address, `answer` what the launch planner says.
+    """
     server, payload = item.server, item.payload
     if payload is None or any(d.severity == "error" for d in item.diagnostics):
         blocked = _blocked(server.address, "invalid", "the model cannot be resolved", "see the errors above")
@@ -53,7 +61,11 @@ def plan_server(item: Resolved, inputs: PlanInputs, planned: Mapping[str, Change
     probe = inputs.observed.engines.get(server.backend_name)
     if probe is None or probe.pending:
         return _pending_engine(item, inputs, depends)
-    rendered = render_server(item, inputs, probe)
+    refused = refusal_words(item, answer) if answer else None
+    if refused and answer and not _runs(item, inputs.observed):
+        blocked = _blocked(server.address, "does_not_fit", *refused)
+        return ServerPlan(server.address, blocked, None, item.diagnostics, answer.notes)
+    rendered = render_server(item, inputs, probe, answer)
     diagnostics = (*item.diagnostics, *rendered.diagnostics)
     if rendered.spec is None or any(d.severity == "error" for d in rendered.diagnostics):
         first = next((d for d in rendered.diagnostics if d.severity == "error"), None)
@@ -61,11 +73,19 @@ def plan_server(item: Resolved, inputs: PlanInputs, planned: Mapping[str, Change
         blocked = _blocked(server.address, "invalid", cause, first.cure if first else "")
         return ServerPlan(server.address, blocked, None, diagnostics, rendered.notes)
     change = _change(item, rendered.spec, inputs, depends)
-    return ServerPlan(server.address, change, rendered.spec, diagnostics, rendered.notes)
+    if change and answer and answer.estimate:
+        fact = _fact(server.name, inputs.observed)
+        change = replace(
+            change,
+            memory_before_bytes=measured(fact.memory) if fact else 0,
+            memory_after_bytes=answer.estimate.total_bytes,
+        )
+    notes = tuple(dict.fromkeys((*(answer.notes if answer else ()), *rendered.notes)))
+    return ServerPlan(server.address, change, rendered.spec, diagnostics, notes)
 
 
-def render_server(item: Resolved, inputs: PlanInputs, probe: EngineProbe, planned: tuple[Value, ...] = ()) -> Rendered:
-    """The launch of one resolved server on the observed host; `planned` are the memory planner's values."""
+def render_server(item: Resolved, inputs: PlanInputs, probe: EngineProbe, answer: LaunchAnswer | None) -> Rendered:
+    """The launch of one resolved server on the observed host, with what the launch planner chose for it."""
     if item.payload is None or item.model is None:
         raise ValueError(f"{item.server.address} is not resolved")
     place: Locations = inputs.locations[item.server.name]
@@ -80,33 +100,16 @@ def render_server(item: Resolved, inputs: PlanInputs, probe: EngineProbe, planne
             files=files,
             payload_dir=place.payload_dir,
             digests={f.name: f.sha256 for f in files},
-            gguf=header(weights.sha256, weights.origin.path, item, inputs.observed) if weights else None,
-            draft_gguf=header(draft.sha256, draft.origin.path, item, inputs.observed) if draft else None,
+            gguf=header(weights, item, inputs.observed),
+            draft_gguf=companion_header(draft, inputs.observed),
             probe=probe,
             slots_dir=place.slots_dir,
             config_path=place.config_path,
-            drafts=_installed_weights(inputs.observed),
-            planned=planned,
+            drafts=installed_weights(inputs.observed),
+            planned=answer.values if answer else (),
+            spec=answer.spec if answer and item.payload.engine == "llama-cpp" else None,
         )
     )
-
-
-def header(sha256: str, path: str, item: Resolved, observed: Observed) -> GgufSummary | None:
-    """The header of a GGUF file that stands on the host: installed under that digest, or the local source itself."""
-    have = installed_of(item.payload, observed) if item.payload else None
-    if have and have.manifest.gguf and have.manifest.files and have.manifest.files[0].sha256 == sha256:
-        return have.manifest.gguf
-    fact = observed.sources.get(path or observed.adoptable.get(sha256, ""))
-    return fact.gguf if fact else None
-
-
-def _installed_weights(observed: Observed) -> dict[str, str]:
-    """Absolute path of the weights (first shard) of every installed llama.cpp model, by id."""
-    return {
-        p.manifest.id: f"{p.path}/{p.manifest.files[0].name}"
-        for p in observed.installed
-        if p.manifest.engine == "llama-cpp" and p.manifest.files
-    }
 
 
 def plan_leftover(fact: ServerFact, *, prune: bool, destroy: bool) -> Change | None:
@@ -131,20 +134,10 @@ def plan_leftover(fact: ServerFact, *, prune: bool, destroy: bool) -> Change | N
     )
 
 
-def fingerprint(fact: ServerFact | None) -> str:
-    """A short name of what was observed of a server, for the stale check of a saved plan."""
-    if fact is None or fact.record is None:
-        return ""
-    text = f"{fact.process}\n{fact.pid}\n{fact.record.process_started}\n".encode() + bytes(fact.record.launch)
-    return hashlib.sha256(text).hexdigest()[:16]
-
-
-def recorded_launch(record: RunRecord) -> LaunchSpec | None:
-    """The launch that a run record holds; None when it was written by an incompatible version."""
-    try:
-        return msgspec.json.decode(record.launch, type=LaunchSpec)
-    except msgspec.MsgspecError:
-        return None
+def _runs(item: Resolved, observed: Observed) -> bool:
+    """A server that runs is never blocked for memory: it has what it needs, whatever else the host does by now."""
+    fact = _fact(item.server.name, observed)
+    return fact is not None and fact.process == "running"
 
 
 def _blocked(address: str, reason: str, cause: str, cure: str = "") -> Change:

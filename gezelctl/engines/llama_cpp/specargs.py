@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gezelctl.engines.launch import Choices, LaunchRequest
 from gezelctl.engines.llama_cpp.builder import Builder
 from gezelctl.engines.llama_cpp.spec import SpecPlan, SpecRequest, resolve_spec
@@ -36,9 +38,15 @@ def _spec_request(request: LaunchRequest) -> SpecRequest:
     )
 
 
+def _located(plan: SpecPlan, request: LaunchRequest) -> SpecPlan:
+    """The planner names a sidecar by its file in the payload; here its folder is known."""
+    named = plan.draft_model
+    return replace(plan, draft_model=f"{request.payload_dir}/{named}") if named and "/" not in named else plan
+
+
 def put_spec(request: LaunchRequest, choices: Choices, builder: Builder) -> SpecPlan:
     """Put the --spec-… flags; a plan with problems puts none and reports them."""
-    plan = resolve_spec(_spec_request(request))
+    plan = _located(request.spec, request) if request.spec else resolve_spec(_spec_request(request))
     for note in plan.notes:
         builder.report.note(note)
     for problem in plan.problems:

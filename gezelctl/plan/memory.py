@@ -1,0 +1,144 @@
+"""All servers of a host planned for memory together, before any of them is rendered."""
+
+from __future__ import annotations
+
+from gezelctl.catalog.servers import Resolved
+from gezelctl.engines.llama_cpp.planner import (
+    Held,
+    HostPlan,
+    LaunchAnswer,
+    LaunchQuestion,
+    Running,
+    decide,
+    host_memory,
+)
+from gezelctl.engines.llama_cpp.planner.placement import engine_names
+from gezelctl.engines.types import LaunchSpec
+from gezelctl.observe.types import EngineProbe, MemoryReading, Observed, ServerFact
+from gezelctl.plan.headers import companion_header, header, installed_weights
+from gezelctl.plan.inputs import PlanInputs
+from gezelctl.plan.payloads import effective_files
+from gezelctl.plan.records import recorded_launch
+from gezelctl.plan.types import Capacity
+from gezelctl.plan.units import format_bytes
+
+_HOST = "host"
+
+
+def plan_memory(inputs: PlanInputs) -> HostPlan:
+    """The launch planner's answer for every server of this host whose model is resolved, selected or not."""
+    observed = inputs.observed
+    questions = [q for item in inputs.resolved if (q := _question(item, observed))]
+    held = _held(inputs)
+    budget = inputs.desired.memory_budget_bytes
+    return decide(questions, host_memory(observed.facts, held, budget))
+
+
+def answer_of(plan: HostPlan, name: str) -> LaunchAnswer | None:
+    """The answer for one server; None when it could not be asked for."""
+    return next((a for a in plan.answers if a.server == name), None)
+
+
+def refusal_words(item: Resolved, answer: LaunchAnswer) -> tuple[str, str] | None:
+    """(cause, cure) when a server does not fit: where it is set, and what would fit instead; None when it fits.
+
+    This is not a finding about the file, which may be right for another host: the plan is refused, not invalid.
+    """
+    refusal = answer.refusal
+    if refusal is None:
+        return None
+    rows = [
+        f"{row.slots} x {row.context} tokens, {row.kv_cache}: {format_bytes(row.total_bytes)}" for row in refusal.table
+    ]
+    place = item.server.place(refusal.field)
+    cause = f"{refusal.summary} ({place.short})" if place else refusal.summary
+    return cause, refusal.cure + (f" It would fit as {'; '.join(rows)}." if rows else "")
+
+
+def memory_capacity(plan: HostPlan, observed: Observed) -> tuple[Capacity, ...]:
+    """Each memory pool of the host: measured use of our servers now, planned use, and what may be planned with."""
+    now = sum(measured(f.memory) for f in observed.servers if f.process == "running")
+    single = len(plan.pools) == 1
+    return tuple(
+        Capacity(
+            resource=f"memory:{pool.pool}",
+            before=now if single else 0,
+            after=pool.planned_bytes,
+            limit=pool.limit_bytes,
+            fits=pool.planned_bytes <= pool.limit_bytes,
+            basis="estimate",
+        )
+        for pool in plan.pools
+        if pool.planned_bytes
+    )
+
+
+def measured(reading: MemoryReading | None) -> int:
+    """Bytes of a started server by its own log, host and devices together; 0 when it was not read."""
+    if reading is None:
+        return 0
+    kinds = (reading.weights_bytes, reading.context_bytes, reading.compute_bytes, reading.output_bytes)
+    return sum(sum(kind.values()) for kind in kinds)
+
+
+def _question(item: Resolved, observed: Observed) -> LaunchQuestion | None:
+    if item.model is None or item.payload is None or any(d.severity == "error" for d in item.diagnostics):
+        return None
+    files = effective_files(item.files, observed)
+    probe = observed.engines.get(item.server.backend_name)
+    usable = probe if probe and not probe.pending and not probe.error else None
+    fact = next((f for f in observed.servers if f.name == item.server.name), None)
+    weights = next((f for f in files if f.role in {"weights", "shard"}), None)
+    draft = next((f for f in files if f.role == "draft"), None)
+    return LaunchQuestion(
+        server=item.server,
+        model=item.model,
+        payload=item.payload,
+        files=files,
+        probe=usable,
+        gguf=header(weights, item, observed),
+        draft_gguf=companion_header(draft, observed),
+        mmproj_gguf=companion_header(next((f for f in files if f.role == "mmproj"), None), observed),
+        drafts=installed_weights(observed),
+        running=_running(fact, {f.name: f.sha256 for f in files}, usable),
+    )
+
+
+def _running(fact: ServerFact | None, digests: dict[str, str], probe: EngineProbe | None) -> Running | None:
+    """How the server runs now, when it still runs the same files on the same build."""
+    launch = _live_launch(fact)
+    if launch is None or probe is None or launch.engine_digest != probe.digest or launch.payload != digests:
+        return None
+    spec = next((str(v.value) for v in launch.values if v.name == "spec.type"), "")
+    return Running(
+        values={v.name: v.value for v in launch.values if v.origin == "planner"},
+        spec_types=tuple(spec.split(",")) if spec else (),
+    )
+
+
+def _live_launch(fact: ServerFact | None) -> LaunchSpec | None:
+    return recorded_launch(fact.record) if fact and fact.record and fact.process == "running" else None
+
+
+def _held(inputs: PlanInputs) -> Held:
+    """What our running servers hold, which a new plan may use again.
+
+    Host weights are left out: they are mapped files, and the system already counts their pages as available.
+    """
+    cards = host_memory(inputs.observed.facts).cards
+    gpu: dict[str, int] = {}
+    ram = 0
+    for fact in inputs.observed.servers:
+        launch = _live_launch(fact)
+        if launch is None or fact.memory is None:
+            continue
+        probe = inputs.observed.engines.get(launch.backend)
+        names = dict(zip(engine_names(cards, probe.devices), cards, strict=False)) if probe else {}
+        reading = fact.memory
+        for kind in (reading.weights_bytes, reading.context_bytes, reading.compute_bytes, reading.output_bytes):
+            for device, size in kind.items():
+                if device in names:
+                    gpu[names[device].id] = gpu.get(names[device].id, 0) + size
+                elif device == _HOST and kind is not reading.weights_bytes:
+                    ram += size
+    return Held(gpu_bytes=gpu, ram_bytes=ram)
