@@ -35,7 +35,7 @@ def resident_bytes_mlx(weights: int) -> int:
 
 def heuristic_token_bytes(weights: int) -> float:
     """KV bytes per token at f16 when nothing but the size of the weights is known."""
-    return min(max(weights * 5e-6, 40 * KIB), 400 * KIB)
+    return min(max(weights * 5 / 1e6, 40 * KIB), 400 * KIB)
 
 
 def draft_token_bytes(types: tuple[str, ...], weights: int) -> float:
