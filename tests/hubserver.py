@@ -52,6 +52,8 @@ class Hub:
         self.token = "hf_" + "T" * 34
         self.accepted = True
         self.redirect = True
+        self.ranges = True
+        self.sent_bytes = 0
         self.fault: Fault | None = None
         self.requests: list[Request] = []
         self.released = threading.Event()
@@ -187,33 +189,39 @@ class _Handler(BaseHTTPRequestHandler):
             self._status(fault.status, fault.headers)
             return
         whole = _altered(data, fault)
-        start = self._range_start(len(whole))
-        if start is None:
+        part = self._range(len(whole))
+        if part is None:
             self._status(416, {"Content-Range": f"bytes */{len(whole)}"})
             return
-        self.send_response(206 if start else 200)
+        self.send_response(206 if part else 200)
         self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
-        self.send_header("Accept-Ranges", "bytes")
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(whole) - 1}/{len(whole)}")
+        if self.server.hub.ranges:
+            self.send_header("Accept-Ranges", "bytes")
+        if part:
+            self.send_header("Content-Range", f"bytes {part.start}-{part.stop - 1}/{len(whole)}")
+            whole = whole[part.start : part.stop]
         chunked = fault is not None and fault.kind == "chunked"
         if chunked:
             self.send_header("Transfer-Encoding", "chunked")
         else:
-            self.send_header("Content-Length", str(len(whole) - start))
+            self.send_header("Content-Length", str(len(whole)))
         self.end_headers()
         if body:
-            self._send(whole[start:], fault)
+            self._send(whole, fault)
 
-    def _range_start(self, total: int) -> int | None:
+    def _range(self, total: int) -> range | None:
+        """The bytes asked for; empty without a Range (or for a server that ignores it), None beyond the end."""
         text = self.headers.get("Range", "")
-        if not text.startswith("bytes="):
-            return 0
-        start = int(text[6:].split("-")[0])
-        return start if start < total else None
+        if not text.startswith("bytes=") or not self.server.hub.ranges:
+            return range(0)
+        first, _, last = text[6:].partition("-")
+        start, stop = int(first), min(int(last or total) + 1, total)
+        return range(start, stop) if start < total else None
 
     def _send(self, data: bytes, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
+        for at in range(0, 0 if kind else len(data), 64 * 1024):
+            self.server.hub.sent_bytes += self.wfile.write(data[at : at + 64 * 1024])
         if fault and kind in {"truncate", "stall", "reset"}:
             self.wfile.write(data[: fault.after])
             self.wfile.flush()
@@ -226,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(0.02)
         elif kind == "chunked":
             self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n0\r\n\r\n")
-        else:
+        elif kind:
             self.wfile.write(data)
 
 

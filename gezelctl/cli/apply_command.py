@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gezelctl.cli.common import make_output, parse_duration
-from gezelctl.cli.options import ADDRESS, chosen_files, file_options, narrowing_options, output_options
+from gezelctl.cli.options import ADDRESS, chosen_files, file_options, narrowing_options, offline_option, output_options
 from gezelctl.errors import UsageFault
 from gezelctl.plan.inputs import PlanOptions
 
@@ -25,6 +25,7 @@ from gezelctl.plan.inputs import PlanOptions
 @click.option("--prune", is_flag=True, help="Also delete our servers that models.yaml does not name.")
 @click.option("--allow-empty", is_flag=True, help="Let --prune delete more than half of the servers.")
 @click.option("--restart", multiple=True, type=ADDRESS, metavar="ADDR", help="Restart this server anyway; repeatable.")
+@offline_option
 @click.option("--expect-digest", metavar="sha256:…", help="Refuse unless the plan has this digest.")
 @click.option("--lock-timeout", default="30s", envvar="GEZELCTL_LOCK_TIMEOUT", help="How long to wait for the lock.")
 @click.option("-o", "--output", "kind", type=click.Choice(("text", "json")), default="text", help="Format of stdout.")
@@ -43,6 +44,7 @@ def command(
     expect_digest: str | None,
     lock_timeout: str,
     kind: str,
+    offline: bool,
     **options: Any,
 ) -> int:
     from gezelctl.cli.applying import Applying, read_saved
@@ -68,4 +70,5 @@ def command(
         expect_digest=expect_digest or "",
         lock_timeout_s=parse_duration(lock_timeout),
         as_json=kind == "json",
+        offline=offline,
     ).run()

@@ -48,13 +48,14 @@ class Applying:
     expect_digest: str
     lock_timeout_s: float
     as_json: bool
+    offline: bool = True
 
     def run(self) -> ExitCode:
         """Plan, show, ask, lock, plan again, carry out. Returns the exit code of the result."""
         session = open_session(self.files, self.host)
         if self.saved:
             _same_sources(self.saved, session)
-        plan = live_plan(session, self.options)
+        plan = live_plan(session, self.options, offline=self.offline)
         self._present(plan)
         if not self._changes(plan):
             return ExitCode.OK
@@ -100,7 +101,7 @@ class Applying:
             on_wait=self.output.note,
             plan_digest=shown.digest,
         ):
-            plan = live_plan(session, self.options)
+            plan = live_plan(session, self.options, offline=self.offline)
             if self.saved:
                 _still_fits(self.saved, plan)
             elif plan.digest != shown.digest:
@@ -125,7 +126,7 @@ class Applying:
             result = apply_plan(
                 plan,
                 exec_context(session, progress),
-                replan=lambda: live_plan(session, self.options),
+                replan=lambda: live_plan(session, self.options, offline=self.offline),
             )
         if self.as_json:
             self.output.data(msgspec.json.format(msgspec.json.encode(result), indent=2).decode(), machine=True)

@@ -42,7 +42,14 @@ def parse_duration(text: str) -> float:
 
 
 def plan_for(
-    files: tuple[str, ...], host: str | None, against: str, *, options: PlanOptions, output: Output, max_age_s: float
+    files: tuple[str, ...],
+    host: str | None,
+    against: str,
+    *,
+    options: PlanOptions,
+    output: Output,
+    max_age_s: float,
+    offline: bool = True,
 ) -> tuple[Session, Plan]:
     """The plan against the live host or a snapshot file; warns of an old snapshot and of the file's own warnings."""
     kind, _, path = against.partition("=")
@@ -50,7 +57,7 @@ def plan_for(
         session = open_session(files, host)
         if host and not session.is_here:
             output.warning(f"planning {session.desired.host} against this host's state, since --against is live")
-        plan = live_plan(session, options)
+        plan = live_plan(session, options, offline=offline)
     elif kind == "snapshot" and path:
         from gezelctl.observe.snapshot import read_snapshot
 

@@ -63,6 +63,16 @@ def file_options(*, default_file: bool) -> Callable[[F], F]:
     return decorate
 
 
+def offline_option(function: F) -> F:
+    """--offline: nothing is asked beyond this host's own servers."""
+    return click.option(
+        "--offline",
+        is_flag=True,
+        envvar="GEZELCTL_OFFLINE",
+        help="Do not read the headers of models that are still to be downloaded.",
+    )(function)
+
+
 def narrowing_options(function: F) -> F:
     """--only and --except: such a plan is incomplete, never prunes and is not recorded as applied."""
     function = click.option(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gezelctl.cli.common import make_output, parse_duration, plan_exit_code, plan_for
-from gezelctl.cli.options import ADDRESS, chosen_files, file_options, narrowing_options, output_options
+from gezelctl.cli.options import ADDRESS, chosen_files, file_options, narrowing_options, offline_option, output_options
 from gezelctl.cli.output import PLAN_FORMATS, Output, parse_report, write_file
 from gezelctl.errors import ExitCode, UsageFault
 from gezelctl.plan.inputs import PlanOptions
@@ -32,6 +32,7 @@ from gezelctl.plan.types import Plan
 @click.option("--restart", multiple=True, type=ADDRESS, metavar="ADDR", help="Restart this server anyway; repeatable.")
 @click.option("--explain", "explained", type=ADDRESS, metavar="ADDR", help="Show each launch value with its origin.")
 @click.option("--show-unchanged", is_flag=True, help="List what stays as it is.")
+@offline_option
 @click.option("--max-chars", type=click.IntRange(min=1000), default=60_000, help="Longest markdown.")
 @output_options
 def command(
@@ -51,6 +52,7 @@ def command(
     explained: str | None,
     show_unchanged: bool,
     max_chars: int,
+    offline: bool,
     **options: Any,
 ) -> int:
     from gezelctl.cli.plan_view import show_plan, write_reports
@@ -67,6 +69,7 @@ def command(
         options=narrowed,
         output=output,
         max_age_s=parse_duration(max_age),
+        offline=offline,
     )
     if explained:
         _explain(output, plan, explained, kind)

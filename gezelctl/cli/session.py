@@ -69,16 +69,18 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def observe_here(session: Session) -> Observed:
-    """Look at this host; only reads."""
+def observe_here(session: Session, *, offline: bool = True) -> Observed:
+    """Look at this host; only reads. Unless `offline`, headers of files to be downloaded are read from their server."""
     from gezelctl.observe.observer import observe
 
-    return observe(session.desired, session.resolved, session.paths)
+    return observe(session.desired, session.resolved, session.paths, offline=offline)
 
 
-def live_plan(session: Session, options: PlanOptions, observed: Observed | None = None) -> Plan:
-    """The plan for this host as it is now."""
-    seen = observed or observe_here(session)
+def live_plan(
+    session: Session, options: PlanOptions, observed: Observed | None = None, *, offline: bool = True
+) -> Plan:
+    """The plan for this host as it is now, or as `observed`; `offline` as for `observe_here`."""
+    seen = observed or observe_here(session, offline=offline)
     return _plan(session, options, seen, Against(kind="live", seen=now()))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gezelctl.cli.common import make_output
-from gezelctl.cli.options import chosen_files, file_options, output_options
+from gezelctl.cli.options import chosen_files, file_options, offline_option, output_options
 from gezelctl.errors import ExitCode
 
 
@@ -20,8 +20,9 @@ from gezelctl.errors import ExitCode
 )
 @file_options(default_file=True)
 @click.option("-o", "--output", "kind", type=click.Choice(("json",)), default="json", help="Format of stdout.")
+@offline_option
 @output_options
-def command(files: tuple[str, ...], host: str | None, kind: str, **options: Any) -> int:
+def command(files: tuple[str, ...], host: str | None, kind: str, *, offline: bool, **options: Any) -> int:
     import msgspec
     from msgspec.structs import replace
 
@@ -30,7 +31,7 @@ def command(files: tuple[str, ...], host: str | None, kind: str, **options: Any)
 
     output = make_output(options)
     session = open_session(chosen_files(files, default_file=True), host)
-    observed = observe_here(session)
+    observed = observe_here(session, offline=offline)
     home = os.path.expanduser("~")  # noqa: PTH111 - the string that `~` stands for, not a path of ours
     snapshot = to_snapshot(
         observed, session.desired.stack, TOOL, now(), base_dir=str(session.loaded.base_dir), home=home

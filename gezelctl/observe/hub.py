@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from gezelctl import __version__
@@ -73,12 +74,19 @@ class Connection:
         self._stall_s = stall_s
         self._connect_s = connect_s
         self._client: httpx.Client | None = None
+        self._making = threading.Lock()
 
     def close(self) -> None:
         """Drop all connections; the next request opens new ones."""
         if self._client is not None:
             self._client.close()
             self._client = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @contextmanager
     def open(
@@ -126,12 +134,13 @@ class Connection:
     def _http(self) -> httpx.Client:
         import httpx
 
-        if self._client is None:
-            timeout = httpx.Timeout(self._stall_s, connect=self._connect_s)
-            # identity: the bytes on the wire are the bytes that are hashed and counted
-            headers = {"User-Agent": f"gezelctl/{__version__}", "Accept-Encoding": "identity"}
-            self._client = httpx.Client(timeout=timeout, headers=headers, follow_redirects=False)
-        return self._client
+        with self._making:
+            if self._client is None:
+                timeout = httpx.Timeout(self._stall_s, connect=self._connect_s)
+                # identity: the bytes on the wire are the bytes that are hashed and counted
+                headers = {"User-Agent": f"gezelctl/{__version__}", "Accept-Encoding": "identity"}
+                self._client = httpx.Client(timeout=timeout, headers=headers, follow_redirects=False)
+            return self._client
 
     def token_for(self, url: str) -> Secret | None:
         """The token, when `url` has the endpoint's own scheme, host and port."""

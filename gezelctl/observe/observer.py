@@ -13,6 +13,7 @@ from gezelctl.config.model import SecretRef
 from gezelctl.config.redact import mask_tokens
 from gezelctl.config.secrets import Secret, SecretError, resolve, secret_mac
 from gezelctl.observe.facts import read_facts
+from gezelctl.observe.headers import read_headers
 from gezelctl.observe.live import Target, read_live
 from gezelctl.observe.memory import log_tail, read_memory
 from gezelctl.observe.mounts import Mounts
@@ -55,8 +56,13 @@ class _Recorded(msgspec.Struct, frozen=True):
     process: ProcessState
 
 
-def observe(desired: HostDesired, resolved: Sequence[Resolved], paths: Paths, *, live: bool = True) -> Observed:
+def observe(
+    desired: HostDesired, resolved: Sequence[Resolved], paths: Paths, *, live: bool = True, offline: bool = True
+) -> Observed:
     """Look at this host for one stack. `live=False` asks no server over HTTP.
+
+    Unless `offline`, headers of files that are still to be downloaded are read from where they come from; that is the
+    only thing that opens a connection to anywhere but servers of this stack.
 
     What cannot be read becomes a line in `problems`; nothing is raised for a host in a bad state.
     """
@@ -69,7 +75,17 @@ def observe(desired: HostDesired, resolved: Sequence[Resolved], paths: Paths, *,
     engines = _engines(desired, paths)
     facts, gpu_problems = read_facts(mounts, (paths.store, paths.state), engines.values())
     sources = read_sources(resolved, inventory.payloads, desired.store.adopt_from, paths, mounts)
-    problems += [*gpu_problems, *sources.problems]
+    headers = read_headers(
+        resolved,
+        inventory.payloads,
+        sources.facts,
+        sources.adoptable,
+        desired.sources.huggingface,
+        base_dir=Path(desired.base_dir),
+        cache_dir=paths.cache / "gguf",
+        offline=offline,
+    )
+    problems += [*gpu_problems, *sources.problems, *headers.problems]
     answers = _live(recorded, Path(desired.base_dir)) if live else {}
     return Observed(
         facts=facts,
@@ -81,6 +97,7 @@ def observe(desired: HostDesired, resolved: Sequence[Resolved], paths: Paths, *,
         adoptable=sources.adoptable,
         directories=sources.directories,
         secrets=_secrets(desired, paths, problems),
+        headers=headers.found,
         state=_state(paths, problems),
         store_path=str(paths.store),
         state_path=str(paths.state),

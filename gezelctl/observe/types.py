@@ -180,8 +180,6 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """MLX folder sources: (relative name, bytes, sha256) of every payload file, by absolute folder path."""
     secrets: dict[str, str] = {}
     """"<server>/<variable>" → HMAC of the value on this host, "" when it cannot be read."""
-    headers: dict[str, GgufSummary] = {}
-    """By sha256 of the first file: GGUF files whose header is neither in `installed` nor in `sources`."""
     state: StackState | None = None
     store_path: str = ""
     state_path: str = ""
