@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import socket
 import sys
+import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +15,10 @@ from typing import Any, Literal
 from gezelctl.catalog.types import Origin, PayloadFile, Role
 from gezelctl.engines.types import Expectation, LaunchSpec, SecretEnv
 from gezelctl.execute.context import ExecContext
-from gezelctl.execute.fetch import Fetcher, Hub
+from gezelctl.execute.fetch import Fetcher
 from gezelctl.execute.install import Installer
 from gezelctl.execute.report import StepState
+from gezelctl.observe.hub import Hub
 from gezelctl.plan.types import Against, Change, FileAction, PayloadMeta, Plan, Summary
 from gezelctl.store.layout import Paths
 from tests.ggufmake import LLAMA, LLAMA_TENSORS, gguf_bytes
@@ -41,6 +44,26 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+PROGRAM = b"#!/bin/sh\nexit 0\n"
+
+
+def tar_bytes(*members: tuple[str, bytes | str | None], mode: int = 0o755, kind: bytes = b"") -> bytes:
+    """A tar.gz: bytes = file, text = symbolic link (or `kind`), None = folder."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.mode = mode
+            if content is None:
+                info.type = tarfile.DIRTYPE
+            elif isinstance(content, str):
+                info.type, info.linkname = kind or tarfile.SYMTYPE, content
+            else:
+                info.size = len(content)
+            archive.addfile(info, io.BytesIO(content) if isinstance(content, bytes) else None)
+    return out.getvalue()
 
 
 class Recorder:

@@ -130,12 +130,17 @@ class _Run:
         """Go on with the plan that follows from what was just brought; what is blocked in it has failed."""
         if self._ask_again is None or self._failed:
             return
-        self._plan = self._ask_again()
+        begun = time.monotonic()
+        try:
+            self._plan = self._ask_again()
+        except GezelctlError as error:
+            self._fail(step_failure("plan", "replan", error, self._mask), begun)
+            return
         self._servers = ServerSteps(self._plan, self._context, self._secrets)
         for change in self._plan.changes:
             if change.action == "blocked":
                 failure = StepFailure(change.address, change.action, change.reason, change.cause, change.cure)
-                self._fail(failure, time.monotonic())
+                self._fail(failure, begun)
 
     def _why_skip(self, change: Change, interrupts: Interrupts) -> str:
         if interrupts.stopped is not None:

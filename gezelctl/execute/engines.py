@@ -200,8 +200,12 @@ def _open(archive: Path) -> Iterator[_Tar | _Zip]:
 
 def _check(entries: list[_Entry], shown: str) -> None:
     links = {e.name for e in entries if e.link and not e.hard}
+    seen: set[str] = set()
     for entry in entries:
         fault = name_fault(entry.name)
+        if not fault and not entry.folder and entry.name in seen:
+            fault = "stands in it twice"
+        seen.add(entry.name)
         if not fault and entry.special:
             fault = f"is {entry.special}"
         if not fault and any(str(parent) in links for parent in PurePosixPath(entry.name).parents):

@@ -138,6 +138,8 @@ class Prover:
                 self._require_worker()
         self._require_alive()
         if request.fault:
+            if self._spec.engine == "mlx":
+                self._require_worker()
             raise UnhealthyError(
                 f"server {self._spec.server} is up, but its first request failed: {request.fault}",
                 cure=f"read `gezelctl logs {self._spec.server}`",

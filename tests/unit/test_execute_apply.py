@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from msgspec.structs import replace
 from gezelctl.config.model import Archive
 from gezelctl.config.secrets import Secret
 from gezelctl.engines.types import Expectation, LaunchSpec, SecretEnv
-from gezelctl.errors import ExitCode, RefusedError
+from gezelctl.errors import ExitCode, RefusedError, UnknownHost
 from gezelctl.execute.apply import apply_plan
 from gezelctl.execute.context import ApplyResult, StepFailure
-from gezelctl.execute.fetch import Hub
 from gezelctl.execute.process import stop
 from gezelctl.execute.prove import read_log
+from gezelctl.observe.hub import Hub
 from gezelctl.observe.processes import process_state
-from gezelctl.plan.types import Change, PayloadMeta
+from gezelctl.plan.types import Change, PayloadMeta, Plan
 from gezelctl.store.events import read_events
 from gezelctl.store.layout import Paths
 from gezelctl.store.manifests import installed
@@ -34,6 +35,7 @@ from gezelctl.store.types import RunRecord
 from tests import hubserver
 from tests.executing import (
     META,
+    PROGRAM,
     Recorder,
     download,
     hub_file,
@@ -45,6 +47,7 @@ from tests.executing import (
     model_bytes,
     path_file,
     server_change,
+    tar_bytes,
 )
 
 
@@ -267,9 +270,8 @@ def test_payload_then_server_with_progress(paths: Paths) -> None:
     assert recorder.bytes[-1] == ("payload.llama-cpp.tiny", len(data), len(data))
 
 
-def test_a_server_whose_engine_is_not_there_yet_waits_for_the_next_plan(paths: Paths, tmp_path: Path) -> None:
-    from tests.unit.test_execute_engines import PROGRAM, tar_bytes
-
+def fetched_engine(paths: Paths, replan: Callable[[], Plan] | None) -> tuple[ApplyResult, str]:
+    """Apply a plan that fetches an engine for a server; returns the result and the archive's digest."""
     data = tar_bytes(("llama-server", PROGRAM))
     with hubserver.running_hub() as hub:
         hub.redirect = False
@@ -277,9 +279,30 @@ def test_a_server_whose_engine_is_not_there_yet_waits_for_the_next_plan(paths: P
         archive = Archive(url=f"{hub.endpoint}/lab/engine/resolve/main/b.tar.gz", sha256=digest)
         engine = Change(address="engine.cuda", action="fetch", reason="engine_missing")
         server = Change(address="server.chat", action="create", reason="engine_missing", depends_on=("engine.cuda",))
-        result, _ = run(paths, engine, server, archives={"cuda": archive})
-    assert (result.done, result.skipped, result.replan) == (("engine.cuda",), ("server.chat",), ("server.chat",))
+        context, _ = make_context(paths, archives={"cuda": archive})
+        return apply_plan(make_plan(engine, server), context, replan=replan), digest
+
+
+def test_a_server_whose_engine_is_fetched_is_planned_once_it_is_there(paths: Paths) -> None:
+    def replan() -> Plan:
+        assert list((paths.store / "engines" / "cuda").glob("*/llama-server")), "the engine is there by now"
+        return make_plan(server_change(launch()))
+
+    result, digest = fetched_engine(paths, replan)
+    assert (result.done, result.skipped, result.replan) == (("engine.cuda", "server.chat"), (), ())
+    assert recorded(paths).proved
     assert (paths.engine_dir("cuda", digest) / "llama-server").exists()
+
+
+def test_without_a_new_plan_such_a_server_is_skipped_and_named(paths: Paths) -> None:
+    result, _ = fetched_engine(paths, None)
+    assert (result.done, result.skipped, result.replan) == (("engine.cuda",), ("server.chat",), ("server.chat",))
+
+
+def test_a_server_that_the_new_plan_blocks_has_failed(paths: Paths) -> None:
+    blocked = Change(address="server.chat", action="blocked", reason="unknown_flag", cause="no flag --x", cure="y")
+    result, _ = fetched_engine(paths, lambda: make_plan(blocked, applyable=False))
+    assert (result.done, only_failure(result).code, result.exit_code) == (("engine.cuda",), "unknown_flag", 4)
 
 
 def test_what_is_kept_or_the_same_is_left_alone(paths: Paths) -> None:
@@ -294,6 +317,15 @@ def test_a_plan_that_cannot_be_applied_is_refused(paths: Paths) -> None:
     with pytest.raises(RefusedError, match=r"server\.chat: it does not fit") as caught:
         apply_plan(make_plan(blocked, applyable=False), context)
     assert caught.value.cure == "use less"
+
+
+def test_a_new_plan_that_cannot_be_made_is_a_failure_of_the_run(paths: Paths) -> None:
+    def replan() -> Plan:
+        raise UnknownHost("the host cannot be observed", cure="look at it")
+
+    result, _ = fetched_engine(paths, replan)
+    assert (only_failure(result).address, result.skipped, result.exit_code) == ("plan", ("server.chat",), 4)
+    assert [e.type for e in read_events(paths)][-1] == "run_finished"
 
 
 @pytest.mark.parametrize(
@@ -434,3 +466,29 @@ def test_a_real_llama_server_is_installed_started_proved_and_stopped(
     )
     assert "--no-such-flag" in only_failure(wrong).message
     assert process_state(record).state == "gone"
+
+
+@pytest.mark.engine("mlx")
+def test_a_real_mlx_server_is_proved_and_a_broken_model_is_named(paths: Paths, mlx_model: Path, tmp_path: Path) -> None:
+    """mlx_lm.server itself, whose /health is up while its model cannot be loaded."""
+    port = launch().port
+
+    def serve(model: Path) -> LaunchSpec:
+        flags = ("--model", str(model), "--host", "127.0.0.1", "--port", str(port))
+        return LaunchSpec(
+            server="mlx", engine="mlx", backend="mlx", program=sys.executable, argv=("-m", "mlx_lm.server", *flags),
+            host="127.0.0.1", port=port, expect=Expectation(), start_timeout_s=60,
+        )  # fmt: skip
+
+    result, _ = run(paths, server_change(serve(mlx_model)))
+    assert result.failed == ()
+    assert recorded(paths, "mlx").proved
+    broken = tmp_path / "broken"
+    shutil.copytree(mlx_model, broken)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "model_type": "no-such-type"}))
+    result, _ = run(paths, server_change(serve(broken), "restart"))
+    failure = only_failure(result)
+    assert "no-such-type" in failure.message
+    assert failure.code != "GENERATION_FAILED"
+    assert result.exit_code == ExitCode.UNHEALTHY

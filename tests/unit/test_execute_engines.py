@@ -18,29 +18,11 @@ from gezelctl.config.model import Archive
 from gezelctl.errors import EngineError, FetchError, GezelctlError
 from gezelctl.execute import engines
 from gezelctl.execute.engines import install_engine, unpack
-from gezelctl.execute.fetch import Fetcher, Hub
+from gezelctl.execute.fetch import Fetcher
+from gezelctl.observe.hub import Hub
 from gezelctl.store.layout import Paths
 from tests import hubserver
-from tests.executing import make_paths, sha
-
-PROGRAM = b"#!/bin/sh\nexit 0\n"
-
-
-def tar_bytes(*members: tuple[str, bytes | str | None], mode: int = 0o755, kind: bytes = b"") -> bytes:
-    """A tar.gz: bytes = file, text = symbolic link (or `kind`), None = folder."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.mode = mode
-            if content is None:
-                info.type = tarfile.DIRTYPE
-            elif isinstance(content, str):
-                info.type, info.linkname = kind or tarfile.SYMTYPE, content
-            else:
-                info.size = len(content)
-            archive.addfile(info, io.BytesIO(content) if isinstance(content, bytes) else None)
-    return out.getvalue()
+from tests.executing import PROGRAM, make_paths, sha, tar_bytes
 
 
 def zip_bytes(*members: tuple[str, bytes, int]) -> bytes:
@@ -88,6 +70,7 @@ UNSAFE: dict[str, bytes] = {
     "absolute link": tar_bytes(("l", "/etc/passwd")),
     "hard link out": tar_bytes(("l", "../../etc/passwd"), kind=tarfile.LNKTYPE),
     "device": tar_bytes(("d", "x"), kind=tarfile.CHRTYPE),
+    "twice": tar_bytes(("a", b"x"), ("a", "b")),
     "pipe": tar_bytes(("p", "x"), kind=tarfile.FIFOTYPE),
     "below a link": tar_bytes(("d", "other"), ("d/x", b"x")),
     "link through a link": tar_bytes(("s/", None), ("s/up", ".."), ("out", "s/up/../../evil"), ("f", b"x")),
@@ -124,7 +107,7 @@ def test_a_broken_archive_is_named(tmp_path: Path, data: bytes) -> None:
 PART = st.sampled_from(["..", ".", "a", "b", "", "l"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.lists(PART, min_size=1, max_size=4), st.lists(PART, max_size=4) | st.none()), max_size=6))
 def test_nothing_is_ever_written_or_reached_outside(
     tmp_path_factory: pytest.TempPathFactory, members: list[tuple[list[str], list[str] | None]]
@@ -132,12 +115,13 @@ def test_nothing_is_ever_written_or_reached_outside(
     """Whatever mixture of names and links: refused, or every file and every link's end is inside."""
     root = tmp_path_factory.mktemp("u")
     named = [("/".join(n), b"x" if t is None else "/".join(t)) for n, t in members]
+    out: Path | None
     try:
         out = unpacked(root, tar_bytes(*((n, c) for n, c in named if n)))
     except GezelctlError:
-        out = root / "out"
+        out = None
     assert {p.name for p in root.iterdir()} <= {"archive", "out"}
-    for path in out.rglob("*"):
+    for path in out.rglob("*") if out else ():
         assert os.path.realpath(path).startswith(os.path.realpath(root))
 
 
