@@ -100,11 +100,7 @@ def snapshot_plan(session: Session, options: PlanOptions, snapshot: Snapshot, pa
     against = Against(
         kind="snapshot", seen=snapshot.observed_at, path=Path(path).name, age_s=max(0, int(age.total_seconds()))
     )
-    return _plan(session, options, snapshot.observed, against)
-
-
-def _plan(session: Session, options: PlanOptions, observed: Observed, against: Against) -> Plan:
-    return make_plan(inputs(session, options, observed, against))
+    return make_plan(inputs(session, options, snapshot.observed, against))
 
 
 def inputs(session: Session, options: PlanOptions, observed: Observed, against: Against) -> PlanInputs:

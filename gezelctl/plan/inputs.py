@@ -6,6 +6,7 @@ import msgspec
 
 from gezelctl.catalog.servers import Resolved
 from gezelctl.config.desired import HostDesired
+from gezelctl.engines.types import LaunchSpec
 from gezelctl.observe.types import Observed
 from gezelctl.plan.types import Against, SourceFile
 
@@ -47,3 +48,6 @@ class PlanInputs(msgspec.Struct, frozen=True):
     source: tuple[SourceFile, ...]
     against: Against
     tool: str
+    preferred: dict[str, LaunchSpec] = {}
+    """Launches of a plan that was shown or saved, by server: kept while they fit, so that the free memory of another
+    second does not change what was reviewed."""

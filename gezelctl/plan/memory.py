@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gezelctl.catalog.servers import Resolved
 from gezelctl.engines.llama_cpp.planner import (
     Held,
@@ -28,7 +30,7 @@ _HOST = "host"
 def plan_memory(inputs: PlanInputs) -> HostPlan:
     """The launch planner's answer for every server of this host whose model is resolved, selected or not."""
     observed = inputs.observed
-    questions = [q for item in inputs.resolved if (q := _question(item, observed))]
+    questions = [q for item in inputs.resolved if (q := _question(item, observed, inputs.preferred))]
     held = _held(inputs)
     budget = inputs.desired.memory_budget_bytes
     return decide(questions, host_memory(observed.facts, held, budget))
@@ -81,7 +83,7 @@ def measured(reading: MemoryReading | None) -> int:
     return sum(sum(kind.values()) for kind in kinds)
 
 
-def _question(item: Resolved, observed: Observed) -> LaunchQuestion | None:
+def _question(item: Resolved, observed: Observed, preferred: Mapping[str, LaunchSpec]) -> LaunchQuestion | None:
     if item.model is None or item.payload is None or any(d.severity == "error" for d in item.diagnostics):
         return None
     files = effective_files(item.files, observed)
@@ -100,13 +102,14 @@ def _question(item: Resolved, observed: Observed) -> LaunchQuestion | None:
         draft_gguf=companion_header(draft, observed),
         mmproj_gguf=companion_header(next((f for f in files if f.role == "mmproj"), None), observed),
         drafts=installed_weights(observed),
-        running=_running(fact, {f.name: f.sha256 for f in files}, usable),
+        running=_settled(
+            _live_launch(fact) or preferred.get(item.server.name), {f.name: f.sha256 for f in files}, usable
+        ),
     )
 
 
-def _running(fact: ServerFact | None, digests: dict[str, str], probe: EngineProbe | None) -> Running | None:
-    """How the server runs now, when it still runs the same files on the same build."""
-    launch = _live_launch(fact)
+def _settled(launch: LaunchSpec | None, digests: dict[str, str], probe: EngineProbe | None) -> Running | None:
+    """How the server runs now, or was to be started: of worth for the same files on the same build."""
     if launch is None or probe is None or launch.engine_digest != probe.digest or launch.payload != digests:
         return None
     spec = next((str(v.value) for v in launch.values if v.name == "spec.type"), "")
