@@ -55,7 +55,7 @@ class Applying:
         session = open_session(self.files, self.host)
         if self.saved:
             _same_sources(self.saved, session)
-        plan = live_plan(session, self.options, offline=self.offline)
+        plan = live_plan(session, self.options, offline=self.offline, reviewed=self.saved)
         self._present(plan)
         if not self._changes(plan):
             return ExitCode.OK
@@ -101,7 +101,7 @@ class Applying:
             on_wait=self.output.note,
             plan_digest=shown.digest,
         ):
-            plan = live_plan(session, self.options, offline=self.offline)
+            plan = live_plan(session, self.options, offline=self.offline, reviewed=self.saved or shown)
             if self.saved:
                 _still_fits(self.saved, plan)
             elif plan.digest != shown.digest:
@@ -126,7 +126,7 @@ class Applying:
             result = apply_plan(
                 plan,
                 exec_context(session, progress),
-                replan=lambda: live_plan(session, self.options, offline=self.offline),
+                replan=lambda: live_plan(session, self.options, offline=self.offline, reviewed=plan),
             )
         if self.as_json:
             self.output.data(msgspec.json.format(msgspec.json.encode(result), indent=2).decode(), machine=True)

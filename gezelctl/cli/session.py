@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gezelctl import __version__
 from gezelctl.catalog.resolve import resolve_servers
 from gezelctl.catalog.servers import Resolved
@@ -77,11 +79,22 @@ def observe_here(session: Session, *, offline: bool = True) -> Observed:
 
 
 def live_plan(
-    session: Session, options: PlanOptions, observed: Observed | None = None, *, offline: bool = True
+    session: Session,
+    options: PlanOptions,
+    observed: Observed | None = None,
+    *,
+    offline: bool = True,
+    reviewed: Plan | None = None,
 ) -> Plan:
-    """The plan for this host as it is now, or as `observed`; `offline` as for `observe_here`."""
+    """The plan for this host as it is now, or as `observed`; `offline` as for `observe_here`.
+
+    What a `reviewed` plan chose is kept where it still fits.
+    """
     seen = observed or observe_here(session, offline=offline)
-    return _plan(session, options, seen, Against(kind="live", seen=now()))
+    given = inputs(session, options, seen, Against(kind="live", seen=now()))
+    if reviewed:
+        given = replace(given, preferred={spec.server: spec for spec in reviewed.launches})
+    return make_plan(given)
 
 
 def snapshot_plan(session: Session, options: PlanOptions, snapshot: Snapshot, path: str) -> Plan:
