@@ -92,7 +92,8 @@ class _Transfer:
 
     def to(self, partial: Path) -> Fetched:
         try:
-            with partial.open("wb") as stream:
+            partial.unlink(missing_ok=True)
+            with partial.open("xb") as stream:
                 self._copy(stream)
                 stream.flush()
                 os.fsync(stream.fileno())

@@ -57,6 +57,21 @@ class Child:
             self.process.returncode = 0
 
 
+UNSEEN_EXIT: Final = 1000
+"""Stands for the exit code of a server that is not our child: only its parent is told, and that one is gone."""
+
+
+@dataclass
+class Rejoined:
+    """A running server that an earlier gezelctl started and did not live to prove."""
+
+    record: RunRecord
+
+    def exit_code(self) -> int | None:
+        """None while it runs, then UNSEEN_EXIT."""
+        return None if process_state(self.record).state == "running" else UNSEEN_EXIT
+
+
 def server_environment(
     spec: LaunchSpec, token: str, stack: str, secrets: Mapping[str, Secret], parent: Mapping[str, str]
 ) -> dict[str, str]:
@@ -130,6 +145,22 @@ def start(
     record = replace(record, pid=process.pid, process_started=identity.started if identity else time.time())
     write_record(paths, record)
     return Child(process, record)
+
+
+def rejoin(paths: Paths, record: RunRecord) -> Rejoined:
+    """The running server of a record that an earlier gezelctl left unproven: it was killed, or the proof failed.
+
+    Its pid is filled in when that gezelctl died between spawn and record. Raises EngineError STALE_PLAN when the
+    server has ended, and RefusedError UNPROVEN when it cannot be told to be ours.
+    """
+    pid = _proven_pid(record)
+    identity = process_identity(pid)
+    if identity is None:
+        raise EngineError(f"server {record.server} has ended meanwhile", cure="apply again", code="STALE_PLAN")
+    if pid != record.pid:
+        record = replace(record, pid=pid, process_started=identity.started)
+        write_record(paths, record)
+    return Rejoined(record)
 
 
 def _spawn(paths: Paths, spec: LaunchSpec, log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -16,7 +16,7 @@ from gezelctl.config.secrets import Secret
 from gezelctl.engines.loglines import Failure, classify, degraded
 from gezelctl.engines.types import Expectation, LaunchSpec
 from gezelctl.errors import UnhealthyError
-from gezelctl.execute.process import Child
+from gezelctl.execute.process import UNSEEN_EXIT, Child, Rejoined
 from gezelctl.observe.live import Target, ask_server
 from gezelctl.observe.types import Live
 
@@ -44,9 +44,9 @@ class Proof:
 
 
 class Prover:
-    """Proves one server that this process has just started."""
+    """Proves one server that was just started, or that an earlier gezelctl started and left unproven."""
 
-    def __init__(self, child: Child, spec: LaunchSpec, api_key: Secret | None) -> None:
+    def __init__(self, child: Child | Rejoined, spec: LaunchSpec, api_key: Secret | None) -> None:
         self._child = child
         self._spec = spec
         self._target = Target(spec.server, spec.engine, spec.host, spec.port, api_key)
@@ -150,7 +150,7 @@ class Prover:
 class _Activity:
     """The last moment at which a starting server printed something or used a real share of a CPU."""
 
-    def __init__(self, child: Child, begun: float) -> None:
+    def __init__(self, child: Child | Rejoined, begun: float) -> None:
         self._child = child
         self._last = self._sampled = begun
         self._log_bytes = 0
@@ -171,7 +171,7 @@ class _Activity:
         import psutil
 
         try:
-            times = psutil.Process(self._child.process.pid).cpu_times()
+            times = psutil.Process(self._child.record.pid).cpu_times()
         except psutil.Error:
             return self._cpu_s
         # waiting for the disk is work too: a cold model is mapped, not read
@@ -252,6 +252,8 @@ def died(server: str, failure: Failure, how: str) -> UnhealthyError:
 
 
 def _ending(exit_code: int) -> str:
+    if exit_code == UNSEEN_EXIT:
+        return "an exit code that nobody saw"
     return f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
 
 

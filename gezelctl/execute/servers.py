@@ -11,7 +11,7 @@ from gezelctl.config.secrets import Secret
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.errors import GezelctlError
 from gezelctl.execute.context import ExecContext
-from gezelctl.execute.process import Child, start, stop
+from gezelctl.execute.process import Child, Rejoined, rejoin, start, stop
 from gezelctl.execute.prove import Prover
 from gezelctl.plan.types import Change, Plan
 from gezelctl.store.records import read_record, remove_record, write_record
@@ -41,8 +41,7 @@ class ServerSteps:
 
     def _start(self, launch: LaunchSpec, record: RunRecord | None) -> str:
         """Stop what runs under this name, also after a crash between spawn and record, then start and prove."""
-        secrets = {ref.name: self._context.secret(ref) for ref in launch.secret_env}
-        self._secrets.extend(secrets.values())
+        secrets = self._read_secrets(launch)
         if record is not None:
             self._stop(record)
         child = start(
@@ -55,24 +54,38 @@ class ServerSteps:
             plan_digest=self._plan.digest,
         )
         try:
-            return self._prove(child, launch, next((secrets[n] for n in API_KEYS if n in secrets), None))
+            return self._prove(child, launch, secrets)
         finally:
             child.detach()
 
-    def _prove(self, child: Child, launch: LaunchSpec, api_key: Secret | None) -> str:
-        proof = Prover(child, launch, api_key).prove()
-        record = replace(child.record, proved=True, load_seconds=proof.load_seconds)
+    def _read_secrets(self, launch: LaunchSpec) -> dict[str, Secret]:
+        secrets = {ref.name: self._context.secret(ref) for ref in launch.secret_env}
+        self._secrets.extend(secrets.values())
+        return secrets
+
+    def _prove(self, child: Child | Rejoined, launch: LaunchSpec, secrets: dict[str, Secret]) -> str:
+        proof = Prover(child, launch, next((secrets[n] for n in API_KEYS if n in secrets), None)).prove()
+        record = replace(child.record, proved=True)
+        words = f"serving on {launch.base_url}, pid {record.pid}"
+        if isinstance(child, Child):  # of a server that was found running, nobody knows how long it took
+            record = replace(record, load_seconds=proof.load_seconds)
+            words += f", ready after {proof.load_seconds:.1f} s"
         write_record(self._context.paths, record)
-        lost = f"; but {'; '.join(proof.lost)}" if proof.lost else ""
-        return f"serving on {launch.base_url}, pid {record.pid}, ready after {proof.load_seconds:.1f} s{lost}"
+        return f"{words}; but {'; '.join(proof.lost)}" if proof.lost else words
 
     def _update(self, launch: LaunchSpec, record: RunRecord | None) -> str:
-        """Fields with live effect change nothing in the process: the record follows, so that the next plan is empty."""
+        """Fields with live effect change nothing in the process: the record follows, so that the next plan is empty.
+
+        A server that an earlier run left unproven is proven now.
+        """
         if record is None:
             raise GezelctlError(f"{launch.server} has no run record", cure="make a new plan", code="STALE_PLAN")
         encoded = msgspec.Raw(msgspec.json.encode(launch))
-        write_record(self._context.paths, replace(record, launch=encoded, plan_digest=self._plan.digest))
-        return "recorded"
+        record = replace(record, launch=encoded, plan_digest=self._plan.digest)
+        write_record(self._context.paths, record)
+        if record.proved:
+            return "recorded"
+        return self._prove(rejoin(self._context.paths, record), launch, self._read_secrets(launch))
 
     def _delete(self, server: str, record: RunRecord | None) -> str:
         outcome = self._stop(record) if record is not None else "not running"

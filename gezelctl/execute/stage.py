@@ -159,7 +159,7 @@ def _regular(path: Path) -> os.stat_result:
 def _copy_bytes(source: Path, target: Path, size: int, on_bytes: OnBytes) -> tuple[str, int]:
     digest, done = hashlib.sha256(), 0
     try:
-        with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
+        with source.open("rb", buffering=0) as reader, target.open("xb", buffering=0) as writer:
             while block := reader.read(BLOCK_BYTES):
                 writer.write(block)
                 digest.update(block)

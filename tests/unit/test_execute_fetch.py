@@ -242,17 +242,6 @@ def _handshake(listener: socket.socket, context: ssl.SSLContext) -> None:
         return
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_says_what_is_missing(hub: hubserver.Hub, tmp_path: Path) -> None:
-    data = model_bytes()
-    digest = hub.add(REPO, NAME, data)
-    (tmp_path / "x.partial").symlink_to("/dev/full")
-    with pytest.raises(FetchError) as caught:
-        fetch(hub, tmp_path, Want(NAME, digest, len(data)))
-    assert caught.value.code == "DISK_FULL"
-    assert "are missing" in caught.value.message
-
-
 def test_no_secret_of_an_address_is_shown(hub: hubserver.Hub, tmp_path: Path) -> None:
     url = f"http://user:planted@127.0.0.1:{free_port()}/x.gguf?sig=planted#planted"
     error = failing(hub, tmp_path, Want("x"), origin=Origin(kind="url", url=url), token="planted-token-value")

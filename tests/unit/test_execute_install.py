@@ -514,3 +514,49 @@ def test_a_store_that_may_not_be_written(paths: Paths, tmp_path: Path) -> None:
     assert caught.value.cure
     if paths.store.is_dir():
         shutil.rmtree(paths.store)
+
+
+FULL_DISK_CHILD = """
+import sys
+from pathlib import Path
+from gezelctl.errors import FetchError
+from gezelctl.execute.fetch import Hub
+from tests.executing import *
+
+small, endpoint, source = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+data = source.read_bytes()
+paths = Paths(store=small, state=small, cache=small)
+for how in ("measured", "download", "copy"):
+    file = hub_file("big.gguf", data, sized=how == "measured")
+    action = download(file) if how != "copy" else link(path_file(source), "copy")
+    try:
+        installer(paths, Hub(endpoint))[0].install(META, [action])
+    except FetchError as error:
+        print(how, error.code, sorted(p.name for p in small.rglob("*") if p.is_file() and p.parent.name != "digests"))
+        print(error.message)
+"""
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, hub: hubserver.Hub) -> None:
+    """A tmpfs of 1 MiB: refused beforehand where the size is known, and named while writing where it is not."""
+    big = gguf_bytes(LLAMA, [*LLAMA_TENSORS, ("blk.1.big.weight", (1024, 1024), 0)])
+    hub.add("lab/tiny", "big.gguf", big)
+    (tmp_path / "big.gguf").write_bytes(big)
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = 'mount -t tmpfs -o size=1m tmpfs "$1" || exit 77; shift; exec "$@"'
+    child = [sys.executable, "-c", FULL_DISK_CHILD, str(small), hub.endpoint, str(tmp_path / "big.gguf")]
+    if not shutil.which("unshare"):
+        pytest.skip("needs the unshare program and user namespaces, to mount a small tmpfs")
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", mount, "sh", str(small), *child],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    if (done.returncode in {1, 77} and "unshare" in done.stderr + done.stdout) or done.returncode == 77:
+        pytest.skip("needs user namespaces, to mount a small tmpfs")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0::2] == ["measured DISK_FULL []", "download DISK_FULL []", "copy DISK_FULL []"]
+    assert "to keep free" in lines[1]
+    assert "are missing" in lines[3]
+    assert "are missing" in lines[5]
