@@ -35,6 +35,7 @@ CASES = Path(__file__).resolve().parents[1] / "cases" / "memory"
 BUILD = "b11434"
 RPC_DEVICES = 2
 GOLDEN = "golden:"
+SWEEP = "sweep:"
 BASE: dict[str, Any] = {"n_ctx": 4096, "outputs": 1, "flash_attn": "on"}
 SIZES: tuple[dict[str, Any], ...] = (
     {},
@@ -67,6 +68,13 @@ def whole_model_settings(shape: Shape) -> Iterator[Setting]:
     for size in (SIZES[0], SIZES[1], SIZES[2], SIZES[5]):
         for place in ({}, {"devices": 1}, {"devices": 1, "ngl": layers // 2}, {"devices": 2, "split": (3.0, 1.0)}):
             yield Setting(**{**BASE, **size, **place})
+
+
+def sweep_settings() -> Iterator[Setting]:
+    """Split, unified, windowed and full caches of a swept architecture on the host, one on a device."""
+    for size in (SIZES[0], SIZES[1], SIZES[2], SIZES[7], SIZES[9]):
+        yield Setting(**{**BASE, **size})
+    yield Setting(**BASE, devices=1)
 
 
 def settings(shape: Shape) -> Iterator[Setting]:
@@ -113,10 +121,17 @@ def _await_port(port: int) -> None:
     raise RuntimeError(f"ggml-rpc-server does not listen on port {port}")
 
 
+def settings_of(name: str, shape: Shape) -> Iterator[Setting]:
+    """All settings of a shape, a few of a golden model or a swept architecture."""
+    if name.startswith(SWEEP):
+        return sweep_settings()
+    return whole_model_settings(shape) if name.startswith(GOLDEN) else settings(shape)
+
+
 def measure(library: Library, endpoints: list[str], path: Path, name: str, shape: Shape) -> list[Run]:
-    """Every setting of one shape, a few of a golden model."""
+    """The usage of every setting of one shape."""
     runs = []
-    for setting in whole_model_settings(shape) if name.startswith(GOLDEN) else settings(shape):
+    for setting in settings_of(name, shape):
         usage: dict[str, Usage] = {}
         for buffer, found in library.measure(path, setting).items():
             device = next((f"RPC{i}" for i, endpoint in enumerate(endpoints) if endpoint in buffer), HOST)
@@ -127,9 +142,23 @@ def measure(library: Library, endpoints: list[str], path: Path, name: str, shape
     return runs
 
 
+def swept(sweep: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """One small shape for each of many architectures, named after it."""
+    found = {}
+    for name in sweep["architectures"]:
+        keys = dict(sweep["keys"])
+        if name not in sweep["dense"]:
+            keys |= sweep["experts"]
+        if name in sweep["patterned"]:
+            keys["attention.sliding_window_pattern"] = sweep["pattern"]
+        found[f"{SWEEP}{name}"] = {"architecture": name, "type": sweep["type"], "keys": keys}
+    return found
+
+
 def load_shapes(wanted: list[str]) -> dict[str, Shape]:
     """The shapes of shapes.yaml and the golden models, or those named."""
     data = yaml.safe_load((CASES / "shapes.yaml").read_text())
+    data |= swept(data.pop("sweep"))
     models = yaml.safe_load((CASES / "golden.yaml").read_text())["models"]
     data |= {f"{GOLDEN}{name}": model for name, model in models.items()}
     return {name: msgspec.convert(shape, Shape) for name, shape in data.items() if not wanted or name in wanted}

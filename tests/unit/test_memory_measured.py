@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ def comparisons(shape: str) -> Iterator[Comparison]:
 @pytest.mark.parametrize("shape", sorted(MEASURED.summaries))
 def test_recorded_figures_are_met(shape: str) -> None:
     rows = list(comparisons(shape))
-    assert len(rows) > 20
+    assert len(rows) > 6
     for row in rows:
         where = (row.device, row.setting)
         assert row.context[0] == row.context[1], where
@@ -42,7 +41,7 @@ def test_recorded_figures_are_met(shape: str) -> None:
 
 def test_the_record_is_wide_enough_and_the_bound_is_not_loose() -> None:
     assert len(MEASURED.runs) >= 2000
-    assert len({summary.architecture for summary in MEASURED.summaries.values()}) >= 25
+    assert len({summary.architecture for summary in MEASURED.summaries.values()}) >= 100
     rows = [row for shape in MEASURED.summaries for row in comparisons(shape) if row.compute[1]]
     margins = sorted(row.compute[0] / row.compute[1] for row in rows if row.whole_model)
     assert margins[len(margins) // 2] < 1.35
@@ -61,8 +60,9 @@ def figures(server: Path, model: Path, *flags: str) -> dict[str, float]:
             if match:
                 found[match[1]] = float(match[2])
             if "listening on" in line:
-                process.send_signal(signal.SIGTERM)
+                break
         watchdog.cancel()
+        process.kill()
     return found
 
 

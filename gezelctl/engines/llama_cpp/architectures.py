@@ -55,7 +55,6 @@ WINDOWS: dict[str, Window] = {
     "dots3note": Window(ARRAY),
     "dflash": Window(ARRAY),
     "lfm2": Window(0),
-    "lfm2moe": Window(0),
 }
 
 RECURRENT = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
@@ -64,6 +63,10 @@ INTERVAL_HYBRIDS = frozenset({"qwen3next", "qwen35", "qwen35moe", "minimax-01"})
 """Recurrent layers come from `attention.recurrent_layers`, else from `full_attention_interval`."""
 HEAD_HYBRIDS = frozenset({"plamo2", "jamba", "granitehybrid", "lfm2", "lfm2moe", "kimi-linear"})
 """A layer without KV heads is recurrent."""
+INDEXED = frozenset({"deepseek32", "glm-dsa"})
+"""Sparse attention: each layer also caches the keys of an indexer."""
+INTERVALS = {"minimax-01": 8}
+"""Period of full attention without a key, where it is not 4."""
 NEMOTRON_H = frozenset({"nemotron_h", "nemotron_h_moe"})
 """Recurrent without KV heads and without feed-forward, attention with KV heads and without feed-forward."""
 
@@ -90,8 +93,7 @@ SPECIAL_CACHES: dict[str, str] = {
     "glm5-next": "hybrid cache with an index",
     "bailingmoe3": "hybrid linear attention over MLA",
     "kimi-k3": "hybrid linear attention over MLA",
-    "deepseek32": "indexer key cache",
-    "glm-dsa": "indexer key cache",
+    "glm-dsa": "indexer key cache, perhaps not in every layer",
     "t5": "encoder and cross attention",
     "graniteswitch": "switched caches",
 }
@@ -109,7 +111,6 @@ NO_CACHE = frozenset(
         "eurobert",
         "gemma-embedding",
         "t5encoder",
-        "llama-embed",
         "dream",
         "llada",
         "llada-moe",
@@ -162,6 +163,7 @@ ATTENTION = frozenset(
         "deepseek",
         "deepseek2",
         "deepseek2-ocr",
+        "deepseek32",
         "chatglm",
         "glm4",
         "glm4moe",
@@ -198,9 +200,27 @@ ATTENTION = frozenset(
         "talkie",
         "eagle3",
         "nanbeige",
+        "llama-embed",
+        "qwen3tts",
     }
 )
 """Plain attention caches without a window rule."""
+
+
+NO_FLASH_ATTENTION = frozenset({"grok"})
+"""Attention with a soft cap of its own, computed without the fused kernel whatever is asked."""
+EXPERTS_LIKE_DENSE = frozenset({"phimoe", "dbrx", "arctic", "hunyuan-moe", "minimax-m2", "granite_swa", "grok"})
+"""Experts as wide as `feed_forward_length`; `expert_feed_forward_length` is not read."""
+WIDER_GRAPHS = {"cogvlm": 240, "minimax-01": 220}
+"""Percent of the common compute bound: a second set of weights for images, lightning attention's blocks."""
+
+
+INPUT_EMBEDDINGS = {"grok": 10, "gpt2": 4, "starcoder": 4, "gemma3n": 12, "minimax-01": 32}
+"""Bytes per token and embedding value that the first layer's inputs need beyond the common ones."""
+HEADLESS = frozenset(
+    {"bert", "modern-bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "jina-bert-v2", "jina-bert-v3", "eurobert"}
+) | {"t5encoder", "bitnet"}
+"""No second copy of the embedding as output head: encoders have none, BitNet multiplies with the one on the host."""
 
 
 def known(architecture: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gezelctl.engines.llama_cpp import architectures as arch
 from gezelctl.engines.llama_cpp.context import ContextPlan, ContextRequest
 from gezelctl.engines.llama_cpp.geometry import Geometry, per_layer
 from gezelctl.engines.llama_cpp.kv import window_cells
@@ -54,7 +55,7 @@ def graph_widths(summary: GgufSummary, geometry: Geometry) -> Widths:
     per_layer_input = summary.integer("embedding_length_per_layer_input") * count
     extra = per_layer_input + per_layer_input // 2 + 4 * summary.integer("expert_count")
     if summary.architecture == "gemma3n":
-        extra += 8 * embedding
+        extra += 9 * embedding
     return Widths(
         embedding=embedding,
         activation=7 * embedding + widest + extra,
@@ -69,7 +70,8 @@ def _experts(summary: GgufSummary, embedding: int, feed_forward: int) -> int:
     used = summary.integer("expert_used_count")
     if not used:
         return 0
-    width = summary.integer("expert_feed_forward_length") or feed_forward
+    own = 0 if summary.architecture in arch.EXPERTS_LIKE_DENSE else summary.integer("expert_feed_forward_length")
+    width = own or feed_forward
     shared = summary.integer("expert_shared_feed_forward_length") or summary.integer("expert_shared_count") * width
     return max(3 * used * width, 2 * used * embedding) + 3 * shared
 
@@ -90,13 +92,16 @@ def graph_bound(widths: Widths, geometry: Geometry, request: ContextRequest, pla
     """Bytes that one device's share of the graph never exceeds; `outputs` rows of logits, 0 without the head."""
     tokens = min(plan.n_ctx, plan.n_ubatch)
     cells, swa_cells = _cells(geometry, request, plan)
-    if request.flash_attn:
+    if request.flash_attn and geometry.architecture not in arch.NO_FLASH_ATTENTION:
         scores = tokens * 2 * (cells + swa_cells)
     else:
         scores = tokens * ((4 * widths.heads + 4) * max(cells, swa_cells) + 4 * swa_cells)
+    if geometry.architecture in arch.INDEXED:
+        scores += 3 * FLOAT * tokens * cells
     state = 2 * FLOAT * plan.slots * widths.state
     cast = _cast_cache_bytes(geometry, request, plan, max(cells, swa_cells))
-    return FLOAT * widths.activation * tokens + scores + state + cast + FLOAT * outputs * widths.vocabulary
+    activation = FLOAT * widths.activation * tokens * arch.WIDER_GRAPHS.get(geometry.architecture, 100) // 100
+    return activation + scores + state + cast + FLOAT * outputs * widths.vocabulary
 
 
 def _cast_cache_bytes(geometry: Geometry, request: ContextRequest, plan: ContextPlan, cells: int) -> int:
@@ -124,6 +129,7 @@ def input_bound(
         caches = bool(cells) + bool(swa_cells)
         each += 4 * (cells + swa_cells) + INDEX * geometry.v_widest * caches
     copies, embeddings = (PIPELINE_COPIES, 45) if pipelined else (1, 17)
+    embeddings += copies * arch.INPUT_EMBEDDINGS.get(geometry.architecture, 0)
     small = 4096 * (1 + plan.slots)
     return plan.n_ubatch * (copies * each + embeddings * widths.embedding) + small
 
@@ -134,7 +140,12 @@ def head_bound(widths: Widths, plan: ContextPlan, outputs: int) -> int:
 
 
 def _cells(geometry: Geometry, request: ContextRequest, plan: ContextPlan) -> tuple[int, int]:
-    """Cells per stream that full and windowed layers see, 0 where there are no such layers."""
+    """Cells per stream that full and windowed layers see, 0 where there are no such layers.
+
+    Without a cache a ubatch attends to itself.
+    """
+    if geometry.architecture in arch.NO_CACHE:
+        return plan.n_ubatch, plan.n_ubatch
     full = any(layer.cached and not layer.swa for layer in geometry.layers)
     windowed = any(layer.cached and layer.swa for layer in geometry.layers)
     swa_cells = window_cells(geometry, plan, swa_full=request.swa_full) if windowed else 0

@@ -20,6 +20,8 @@ class Layer(msgspec.Struct, frozen=True, rename="camel"):
     recurrent: bool = False
     nextn: bool = False
     """MTP layer: cached only by the MTP context, loaded only with MTP."""
+    index_elements: int = 0
+    """Values of one row of indexer keys (DeepSeek sparse attention)."""
 
     @property
     def shares(self) -> bool:
@@ -83,10 +85,14 @@ def read_geometry(summary: GgufSummary) -> Geometry:
     mla = summary.get("attention.key_length_mla") is not None and summary.get("attention.value_length_mla") is not None
     rows = [_row(summary, heads, kv_heads[i], swa=swa[i], mla=mla) for i in range(count)]
     r_elements, s_elements = _state(summary, heads) if any(recurrent) else (0, 0)
+    index = summary.integer("attention.indexer.key_length") if summary.architecture in arch.INDEXED else 0
     notes = _notes(summary, mla=mla)
     return Geometry(
         architecture=summary.architecture,
-        layers=tuple(Layer(k, v, swa[i], cached[i], recurrent[i], nextn=i >= main) for i, (k, v) in enumerate(rows)),
+        layers=tuple(
+            Layer(k, v, swa[i], cached[i], recurrent[i], nextn=i >= main, index_elements=index)
+            for i, (k, v) in enumerate(rows)
+        ),
         window=window if any(swa) else 0,
         mla=mla,
         r_elements=r_elements,
@@ -148,7 +154,7 @@ def _recurrent_layers(summary: GgufSummary, main: int, count: int, kv_heads: tup
         listed = summary.array("attention.recurrent_layers")
         if listed is not None:
             return tuple(i < main and i < len(listed) and bool(listed[i]) for i in range(count))
-        interval = summary.integer("full_attention_interval", 4)
+        interval = summary.integer("full_attention_interval", arch.INTERVALS.get(name, 4))
         return tuple(i < main and (i + 1) % interval != 0 for i in range(count))
     if name in arch.NEMOTRON_H:
         feed_forward = per_layer(summary, "feed_forward_length", count)

@@ -37,6 +37,7 @@ def kv_layer_bytes(
             continue
         v_elements = layer.v_elements if request.flash_attn or geometry.mla else widest
         row = row_bytes(request.type_k, layer.k_elements) + row_bytes(request.type_v, v_elements)
+        row += row_bytes(request.type_k, layer.index_elements)
         sizes.append(row * (swa_cells if layer.swa else plan.n_ctx_seq) * plan.streams)
     return tuple(sizes)
 

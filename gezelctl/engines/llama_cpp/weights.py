@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import msgspec
 
+from gezelctl.engines.llama_cpp import architectures as arch
 from gezelctl.engines.llama_cpp.context import ContextRequest
 from gezelctl.engines.llama_cpp.geometry import Geometry
 from gezelctl.gguf.types import GgufSummary, WeightTable
@@ -87,7 +88,8 @@ def weights_by_device(
     found[HOST] += weights.input_bytes
     found[placement.layers[0] if placement.layers else HOST] += weights.other_bytes
     found[placement.output] += weights.output_bytes
-    if weights.tied and (placement.output != HOST or doubled_embedding):
+    headless = geometry.architecture in arch.HEADLESS
+    if weights.tied and not headless and (placement.output != HOST or doubled_embedding):
         found[placement.output] += weights.token_embd_bytes
     for index, (layer, shape) in enumerate(zip(weights.layers, geometry.layers, strict=False)):
         if shape.nextn and not request.load_mtp:
