@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_WIDTH = 100
 """Columns when stdout is not a terminal, so that what is piped does not depend on a window."""
-PLAN_FORMATS = ("text", "wide", "json", "yaml", "markdown", "name")
+PLAN_FORMATS = ("text", "wide", "json", "yaml", "markdown", "html", "name")
 _RED, _YELLOW, _DIM = "1;31", "1;33", "2"
 
 
@@ -117,7 +117,7 @@ class Output:
             return True
         if self._no_input or not is_terminal(self.stdin):
             why = "--no-input forbids asking" if self._no_input else "there is no terminal to ask at"
-            raise RefusedError(f"{question}: {why}", cure="Agree with --yes.", code="NEEDS_YES")
+            raise RefusedError(f"{question} Nothing was changed, since {why}", cure="Agree with --yes.", code="NEEDS_YES")
         self.err.write(f"{self.err.safe(question)} Type {self.err.safe(expected)} to go on: ")
         return self.stdin.readline().strip() == expected
 

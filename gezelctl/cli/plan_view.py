@@ -9,7 +9,7 @@ from gezelctl.cli.output import DEFAULT_WIDTH, PLAN_FORMATS, Output, write_file
 from gezelctl.errors import UsageFault
 from gezelctl.plan.types import Plan
 
-MACHINE_FORMATS = frozenset({"json", "yaml", "name"})
+MACHINE_FORMATS = frozenset({"json", "yaml", "name", "markdown", "html"})
 
 
 def show_plan(output: Output, plan: Plan, kind: str, *, show_unchanged: bool = False, max_chars: int = 60_000) -> None:
@@ -29,7 +29,7 @@ def show_plan(output: Output, plan: Plan, kind: str, *, show_unchanged: bool = F
         )
         return
     text = plan_document(plan, kind, show_unchanged=show_unchanged, max_chars=max_chars)
-    output.data(text, machine=kind in MACHINE_FORMATS or kind == "markdown")
+    output.data(text, machine=kind in MACHINE_FORMATS)
 
 
 def write_reports(plan: Plan, reports: Iterable[tuple[str, Path]], *, max_chars: int = 60_000) -> None:
@@ -48,6 +48,11 @@ def plan_document(plan: Plan, kind: str, *, show_unchanged: bool = False, max_ch
         from gezelctl.plan.render_text import render_text
 
         return render_text(plan, width=DEFAULT_WIDTH, show_unchanged=show_unchanged, wide=kind == "wide")
+    if kind == "html":
+        from gezelctl.cli.data import data_text
+        from gezelctl.plan.render_html import render_html
+
+        return render_html(plan, data_text("templates/plan.html.j2"))
     from gezelctl.plan.render_json import plan_json, plan_names, plan_yaml
 
     if kind == "json":

@@ -95,7 +95,7 @@ def _cut_note(rows: int, details: int) -> str:
 
 def _head(plan: Plan) -> list[str]:
     marker = f"<!-- gezelctl:plan stack={comment(plan.stack)} host={comment(plan.host)} -->"
-    lines = [f"{marker}\n### {prose(plan.host)}: {_verdict(plan)}"]
+    lines = [f"{marker}\n### {prose(plan.host)}: {verdict(plan)}"]
     lines.append(f"Compared with {_against(plan)}. {_sources(plan)} Plan digest {code(plan.digest)}.")
     narrowed = words.narrowed_text(plan, code)
     return [*lines, narrowed] if narrowed else lines
@@ -112,7 +112,7 @@ def _sources(plan: Plan) -> str:
     return f"Config {named}." if named else "No config file."
 
 
-def _verdict(plan: Plan) -> str:
+def verdict(plan: Plan) -> str:
     """The outcome in a few words; deletions are always spoken of, what blocks the plan comes first."""
     s = plan.summary
     parts = [f"{s.blocked} blocked"] if s.blocked else []

@@ -95,7 +95,8 @@ def gap_text(change: Change) -> str:
 def action_text(change: Change) -> str:
     """The headline of one change, without foreign text."""
     if change.action == "fetch":
-        return f"download {format_bytes(change.download_bytes)}" + _linked(change)
+        size = format_bytes(change.download_bytes) if change.download_bytes else "of a size that is not known"
+        return f"download {size}" + _linked(change)
     if change.action == "link":
         return f"hard-link {format_bytes(change.link_bytes)} that this host already has"
     return {
@@ -143,6 +144,10 @@ def download_answer(plan: Plan) -> str:
     if size or files:
         text = format_bytes(size) if size else "an unknown number of bytes"
         text += f" in {count(files, 'file')}" if files else ""
+    engines = [c for c in by_action(plan, "fetch") if c.address.startswith("engine.") and not c.download_bytes]
+    if engines:
+        archives = f"{count(len(engines), 'engine archive')} of a size that is not known"
+        text = archives if text == "nothing" else f"{text}, and {archives}"
     if plan.summary.link_bytes:
         text += f"; {format_bytes(plan.summary.link_bytes)} hard-linked from this host"
     return f"{text}."
