@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from gezelctl.cli.common import make_output, parse_duration
 from gezelctl.cli.options import ADDRESS, chosen_files, file_options, narrowing_options, offline_option, output_options
@@ -52,7 +53,9 @@ def command(
     output = make_output(options, yes=yes or plan_file is not None)
     narrowed = PlanOptions(only=only, excluded=excluded, restart=restart, prune=prune)
     if plan_file is not None:
-        if narrowed != PlanOptions() or (files and not click.get_current_context().get_parameter_source("files")):
+        source = click.get_current_context().get_parameter_source
+        named = any(source(name) is ParameterSource.COMMANDLINE for name in ("files", "host"))
+        if narrowed != PlanOptions() or named:
             raise UsageFault("a saved plan takes no planning options", cure="Make a new plan with these options.")
         saved = read_saved(plan_file)
         narrowed = PlanOptions(only=saved.only, excluded=saved.excluded, prune=saved.prune, restart=saved.restart)

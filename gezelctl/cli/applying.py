@@ -16,7 +16,7 @@ from gezelctl.plan.inputs import PlanOptions
 from gezelctl.plan.types import Change, Plan
 
 if TYPE_CHECKING:
-    from gezelctl.execute.context import ExecContext
+    from gezelctl.execute.context import ApplyResult, ExecContext
     from gezelctl.execute.report import Reporter
 
 
@@ -28,6 +28,8 @@ def read_saved(path: Path) -> Plan:
         text = path.read_bytes()
     except OSError as error:
         raise UsageFault(f"{path}: {error.strerror}", cure="Name a file made with plan --out.") from error
+    if path.suffix in {".yaml", ".yml"}:
+        raise UsageFault(f"{path} is no saved plan", cure=f"Write gezelctl apply -f {path} to apply a configuration.")
     plan = plan_from_json(text, name=str(path))
     verify(plan)
     if plan.against.kind != "live":
@@ -58,16 +60,26 @@ class Applying:
         plan = live_plan(session, self.options, offline=self.offline, reviewed=self.saved)
         self._present(plan)
         if not self._changes(plan):
-            return ExitCode.OK
+            return self._unchanged()
         if not self._agreed(plan):
             self.output.note("nothing was changed")
             return ExitCode.REFUSED
         return self._locked(session, plan)
 
+    def _unchanged(self) -> ExitCode:
+        """Nothing to do: the plan has said so, and who reads JSON is told as well."""
+        from gezelctl.execute.context import ApplyResult
+
+        if self.as_json:
+            self._result(ApplyResult())
+        return ExitCode.OK
+
     def _present(self, plan: Plan) -> None:
         """Show the plan and refuse what may not be carried out."""
         if self.as_json:
             self.output.diagnostics(plan.diagnostics)
+        elif self.options.destroy and not self._changes(plan):
+            self.output.data(f"Nothing to destroy: stack {plan.stack} has no server on {plan.host}.")
         else:
             show_plan(self.output, plan, "text")
         require_valid(plan)
@@ -108,7 +120,7 @@ class Applying:
                 self.output.note("the host changed since this plan was made; it is now:")
                 self._present(plan)
                 if not self._changes(plan):
-                    return ExitCode.OK
+                    return self._unchanged()
                 if not self._agreed(plan):
                     return ExitCode.REFUSED
             if self.saved:
@@ -118,8 +130,6 @@ class Applying:
             return self._carry_out(session, plan)
 
     def _carry_out(self, session: Session, plan: Plan) -> ExitCode:
-        import msgspec
-
         from gezelctl.execute.apply import apply_plan
 
         with self.output.progress() as progress:
@@ -129,18 +139,29 @@ class Applying:
                 replan=lambda: live_plan(session, self.options, offline=self.offline, reviewed=plan),
             )
         if self.as_json:
-            self.output.data(msgspec.json.format(msgspec.json.encode(result), indent=2).decode(), machine=True)
-        lines = [f"done {len(result.done)}, failed {len(result.failed)}, skipped {len(result.skipped)}"]
-        lines[0] += f", in {result.duration_s:.1f} s"
-        for failure in result.failed:
-            lines.append(f"failed: {failure.address}: {failure.message}")
-            if failure.cure:
-                lines.append(f"  cure: {failure.cure}")
-        if result.skipped:
-            lines.append(f"skipped: {', '.join(result.skipped)}")
-        for line in lines:
+            self._result(result)
+        for line in _summary(result, shown=progress.mode in {"plain", "tty"}):
             self.output.note(line) if result.exit_code == ExitCode.OK else self.output.problem(line)
         return result.exit_code
+
+    def _result(self, result: ApplyResult) -> None:
+        import msgspec
+
+        self.output.data(msgspec.json.format(msgspec.json.encode(result), indent=2).decode(), machine=True)
+
+
+def _summary(result: ApplyResult, *, shown: bool) -> list[str]:
+    """What was done, failed and skipped. Where the failure was `shown` while it happened, its first line suffices."""
+    counts = f"done {len(result.done)}, failed {len(result.failed)}, skipped {len(result.skipped)}"
+    lines = [f"{counts}, in {result.duration_s:.1f} s"]
+    for failure in result.failed:
+        message = failure.message.partition("\n")[0] if shown else failure.message
+        lines.append(f"failed: {failure.address}: {message}")
+        if failure.cure:
+            lines.append(f"  cure: {failure.cure}")
+    if result.skipped:
+        lines.append(f"skipped: {', '.join(result.skipped)}")
+    return lines
 
 
 def exec_context(session: Session, reporter: Reporter) -> ExecContext:
@@ -194,7 +215,9 @@ def _comparable(change: Change) -> tuple[object, ...]:
 
 
 def _why_not(plan: Plan) -> str:
-    blocked = [f"{c.address}: {c.cause}" for c in plan.changes if c.action == "blocked"]
+    stopped = [c for c in plan.changes if c.action == "blocked"]
+    follows = tuple(f"{c.address} is blocked: " for c in stopped)
+    blocked = [f"{c.address}: {c.cause}" for c in stopped if not c.cause.startswith(follows)]
     full = [f"{c.resource}: {c.after} of {c.limit} bytes" for c in plan.capacity if not c.fits]
     return "nothing was changed, since the plan is blocked: " + "; ".join(
         [*blocked, *(f"{f} do not fit" for f in full)]

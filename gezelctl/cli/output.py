@@ -117,7 +117,9 @@ class Output:
             return True
         if self._no_input or not is_terminal(self.stdin):
             why = "--no-input forbids asking" if self._no_input else "there is no terminal to ask at"
-            raise RefusedError(f"{question} Nothing was changed, since {why}", cure="Agree with --yes.", code="NEEDS_YES")
+            raise RefusedError(
+                f"{question} Nothing was changed, since {why}", cure="Agree with --yes.", code="NEEDS_YES"
+            )
         self.err.write(f"{self.err.safe(question)} Type {self.err.safe(expected)} to go on: ")
         return self.stdin.readline().strip() == expected
 

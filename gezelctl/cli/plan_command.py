@@ -10,6 +10,7 @@ import click
 from gezelctl.cli.common import make_output, parse_duration, plan_exit_code, plan_for
 from gezelctl.cli.options import ADDRESS, chosen_files, file_options, narrowing_options, offline_option, output_options
 from gezelctl.cli.output import PLAN_FORMATS, Output, parse_report, write_file
+from gezelctl.cli.session import Session
 from gezelctl.errors import ExitCode, UsageFault
 from gezelctl.plan.inputs import PlanOptions
 from gezelctl.plan.types import Plan
@@ -61,6 +62,8 @@ def command(
     wanted = [parse_report(r) for r in reports]
     if saved and against != "live":
         raise UsageFault("only a live plan can be saved for apply", cure="Drop --out, or plan on the host itself.")
+    if saved and "-" in files:
+        raise UsageFault("a plan of standard input cannot be saved", cure="Write the configuration to a file.")
     narrowed = PlanOptions(only=only, excluded=excluded, restart=restart, prune=prune)
     session, plan = plan_for(
         chosen_files(files, default_file=True),
@@ -79,19 +82,26 @@ def command(
     _step_summary(output, plan, max_chars)
     invalid = any(d.severity == "error" for d in plan.diagnostics)
     if saved and not invalid:
-        from gezelctl.plan.render_json import plan_json, seal
-        from gezelctl.store.records import ensure_state
-
-        state = ensure_state(session.paths, session.desired.stack)
-        from msgspec.structs import replace
-
-        write_file(saved, plan_json(seal(replace(plan, lineage=state.lineage, serial=state.serial))), mode=0o600)
-        output.hint(f"apply exactly this plan with: gezelctl apply {saved}")
+        _save(output, session, plan, saved)
     if invalid:
         if kind not in {"text", "wide"} or explained:
             output.diagnostics(plan.diagnostics)
         return ExitCode.INVALID
     return plan_exit_code(plan, detailed=detailed)
+
+
+def _save(output: Output, session: Session, plan: Plan, path: Path) -> None:
+    """Seal the plan for `apply PLAN`, which finds the same configuration from any folder."""
+    from msgspec.structs import replace
+
+    from gezelctl.plan.render_json import plan_json, seal
+    from gezelctl.store.records import ensure_state
+
+    state = ensure_state(session.paths, session.desired.stack)
+    source = tuple(replace(file, path=str(Path(file.path).absolute())) for file in plan.source)
+    sealed = seal(replace(plan, lineage=state.lineage, serial=state.serial, source=source))
+    write_file(path, plan_json(sealed), mode=0o600)
+    output.hint(f"apply exactly this plan with: gezelctl apply {path}")
 
 
 def _explain(output: Output, plan: Plan, address: str, kind: str) -> None:

@@ -117,7 +117,11 @@ def snapshot_plan(session: Session, options: PlanOptions, snapshot: Snapshot, pa
 
 
 def inputs(session: Session, options: PlanOptions, observed: Observed, against: Against) -> PlanInputs:
-    """Planner inputs; paths are those of the observed host, which need not be this one."""
+    """Planner inputs; paths are those of the observed host, which need not be this one.
+
+    Raises UsageFault for an address in `options` that no server here has.
+    """
+    _require_known(session, options, observed)
     paths = Paths(
         store=Path(observed.store_path or session.paths.store),
         state=Path(observed.state_path or session.paths.state),
@@ -133,6 +137,18 @@ def inputs(session: Session, options: PlanOptions, observed: Observed, against: 
         against=against,
         tool=TOOL,
     )
+
+
+def _require_known(session: Session, options: PlanOptions, observed: Observed) -> None:
+    """A typing error in --only, --except or --restart must not look like a plan without changes."""
+    known = sorted({s.address for s in session.desired.servers} | {f"server.{s.name}" for s in observed.servers})
+    for address in (*options.only, *options.excluded, *options.restart):
+        if address not in known:
+            import difflib
+
+            near = difflib.get_close_matches(address, known, n=1)
+            cure = f"Did you mean {near[0]}?" if near else f"Servers here: {', '.join(known) or 'none'}."
+            raise UsageFault(f"{address} is no server of stack {session.desired.stack} on this host", cure=cure)
 
 
 def _locations(item: Resolved, paths: Paths) -> Locations:
