@@ -11,7 +11,6 @@ MODEL := examples/quickstart/SmolLM2-135M-Instruct.Q4_1.gguf
 .PHONY: quickstart clean-quickstart test lint bench engines snapshots clean
 
 quickstart: $(VENV)/.embedded $(MODEL)
-	@$(BIN)/gezelctl plan -f $(QUICKSTART)
 	@$(BIN)/gezelctl apply -f $(QUICKSTART) --yes
 	@$(BIN)/python examples/quickstart/ask.py "Why is the sky blue?"
 	@$(BIN)/gezelctl status -f $(QUICKSTART)
