@@ -8,10 +8,13 @@ from gezelctl.engines.llama_cpp.planner import moe
 from gezelctl.engines.llama_cpp.planner.budget import GIB, KIB, MIB, HostMemory
 from gezelctl.engines.llama_cpp.planner.kvchoice import scale_from_f16
 from gezelctl.engines.llama_cpp.planner.ladder import ALLOWANCE, clamp, widest
+from gezelctl.engines.llama_cpp.planner.placement import uses_device
 from gezelctl.engines.llama_cpp.planner.settings import Settings
 from gezelctl.engines.llama_cpp.planner.types import Ask, Basis, Demand, Figures, LaunchQuestion, Offload, Placed, Room
 from gezelctl.gguf.types import GgufSummary
 
+MLX_PROMPT_CACHE_MIB = 2048
+"""What an MLX server keeps of finished prompts when nobody says."""
 _UNKNOWN_WEIGHTS = 8 * GIB
 _MOE_RESIDUE_PERCENT = 15
 """What of a mixture of experts must be on the device when its tensors are not known."""
@@ -71,7 +74,8 @@ class CatalogPrice:
         self._token = model.kv_bytes_per_token_f16 or heuristic_token_bytes(self._weights)
         self._fixed = int(model.kv_fixed_bytes_f16)
         self._moe = is_moe(question.gguf, model.tags)
-        self.device = question.server.backend.accelerator != "cpu"
+        self.device = uses_device(question, host)
+        self._mlx_cache = (settings.integer("promptCacheMib") or MLX_PROMPT_CACHE_MIB) * MIB if self._mlx else 0
 
     def _loaded(self, ask: Ask) -> tuple[int, float]:
         """(resident bytes, KV bytes per token of one slot) of an ask."""
@@ -79,7 +83,8 @@ class CatalogPrice:
         scale = 1.0 if self._mlx else scale_from_f16(ask.kv)
         token = self._token * scale + (draft_token_bytes(ask.spec.types, draft) if draft else 0)
         if self._mlx:
-            return self._question.payload.resident_bytes or resident_bytes_mlx(self._weights), token
+            resident = self._question.payload.resident_bytes or resident_bytes_mlx(self._weights)
+            return resident + self._mlx_cache, token
         measured = self._question.payload.resident_bytes
         extra = resident_bytes(0, self._mmproj, draft) - 256 * MIB
         return (measured + extra if measured else resident_bytes(self._weights, self._mmproj, draft)), token
@@ -104,6 +109,12 @@ class CatalogPrice:
         """Cache of one slot at the ask's window."""
         return int(self._loaded(ask)[1] * ask.context) + self._fixed
 
+    def notes(self) -> tuple[str, ...]:
+        """How far these prices can be trusted."""
+        if self.basis == "heuristic":
+            return ("memory is estimated from file sizes; reading the header makes it exact",)
+        return ("memory is estimated from the catalog's figures; reading the header makes it exact",)
+
     def full_swa_differs(self) -> bool:
         """Without a header the layout of windowed layers is not known, and nothing is decided about it."""
         return False
@@ -119,7 +130,7 @@ class CatalogPrice:
         nowhere = tuple(0 for _ in free.cards)
         if not free.cards or not self.device:
             return Placed(Demand(nowhere, total), Offload(), figures) if total <= free.ram else None
-        if self._moe and not self._settings.sets_offload and not self._settings.keeps_offload:
+        if self._moe and not self._settings.sets_offload:
             return self._fit_moe(ask, figures, total, free, fast=fast)
         spill = total - sum(free.cards)
         if spill <= 0:

@@ -29,7 +29,13 @@ from gezelctl.engines.llama_cpp.planner.types import (
     Refusal,
     Room,
 )
-from gezelctl.engines.llama_cpp.planner.values import has_flag, launch_values, prompt_cache_mib, server_estimate
+from gezelctl.engines.llama_cpp.planner.values import (
+    PROMPT_CACHE_MIB,
+    has_flag,
+    launch_values,
+    prompt_cache_mib,
+    server_estimate,
+)
 
 RAM = "ram"
 
@@ -37,14 +43,21 @@ RAM = "ram"
 def decide(questions: Sequence[LaunchQuestion], host: HostMemory) -> HostPlan:
     """Plan every server of a host. Equal for equal questions in any order; answers are sorted by name.
 
-    Running servers keep their planned values while everything still fits; if something does not, all are planned anew.
+    Running servers keep their planned values while everything still fits; if something does not, all are planned anew
+    where that lets more servers in.
     """
     ordered = sorted(questions, key=lambda question: question.name)
     if any(question.running for question in ordered):
         kept = _Planning(ordered, host, keep=True).run()
-        if not any(answer.refusal for answer in kept.answers):
+        if not _refusals(kept):
             return kept
+        anew = _Planning(ordered, host, keep=False).run()
+        return anew if _refusals(anew) < _refusals(kept) else kept
     return _Planning(ordered, host, keep=False).run()
+
+
+def _refusals(plan: HostPlan) -> int:
+    return sum(answer.refusal is not None for answer in plan.answers)
 
 
 class _Planning:
@@ -105,12 +118,12 @@ class _Planning:
         return Room(free, alone)
 
     def _hold_floors(self) -> None:
-        """Reserve for each server the least that it can be started with, the smallest first."""
+        """Reserve for each server the least that it can be started with, the smallest first; kept ones before them."""
         sizes = {
             name: (candidate.price.resident(candidate.smallest()) + candidate.price.slot_bytes(candidate.smallest()))
             for name, candidate in self._candidates.items()
         }
-        for name in sorted(sizes, key=lambda name: (sizes[name], name)):
+        for name in sorted(sizes, key=lambda name: (not self._candidates[name].settings.keeps, sizes[name], name)):
             candidate = self._candidates[name]
             problems = candidate.speculation.problems
             if problems:
@@ -144,6 +157,8 @@ class _Planning:
             if candidate.mlx or not has_flag(candidate.question, "--cache-ram"):
                 continue
             given = candidate.settings.integer("cacheRamMib")
+            if given is None and candidate.settings.keeps:
+                given = PROMPT_CACHE_MIB
             if given is None:
                 sharers.append(name)
             else:
@@ -152,7 +167,7 @@ class _Planning:
 
     def _answer(self, name: str, caches: dict[str, int]) -> LaunchAnswer:
         candidate = self._candidates[name]
-        notes = candidate.speculation.notes
+        notes = (*candidate.price.notes(), *candidate.speculation.notes)
         if name in self._refused:
             return LaunchAnswer(server=name, refusal=self._refused[name], notes=notes)
         chosen = self._chosen[name]

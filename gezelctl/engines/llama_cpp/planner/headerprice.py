@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from gezelctl.engines.llama_cpp.context import CACHE_TYPES, MAX_SLOTS, ContextRequest
@@ -20,7 +22,7 @@ from gezelctl.engines.llama_cpp.planner import speculation as spec
 from gezelctl.engines.llama_cpp.planner.budget import HostMemory
 from gezelctl.engines.llama_cpp.planner.catalogprice import draft_token_bytes, is_moe, resident_bytes
 from gezelctl.engines.llama_cpp.planner.ladder import widest
-from gezelctl.engines.llama_cpp.planner.placement import device_sets, split_shares
+from gezelctl.engines.llama_cpp.planner.placement import device_sets, split_shares, uses_device
 from gezelctl.engines.llama_cpp.planner.settings import Settings
 from gezelctl.engines.llama_cpp.planner.types import Ask, Basis, Demand, Figures, LaunchQuestion, Offload, Placed, Room
 
@@ -45,7 +47,7 @@ class HeaderPrice:
         self._settings = settings
         self._names = names
         self._accelerator = question.server.backend.accelerator
-        self.device = self._accelerator != "cpu"
+        self.device = uses_device(question, host)
         self._shared = host.shape != "discrete"
         self._moe = is_moe(question.gguf, ())
         self._seen: dict[tuple[Ask, Offload, tuple[int, ...]], MemoryEstimate] = {}
@@ -55,6 +57,10 @@ class HeaderPrice:
         header = self._question.mmproj_gguf
         listed = sum(f.size_bytes for f in self._question.files if f.role == "mmproj")
         return header.weights.total_bytes if header else listed
+
+    def notes(self) -> tuple[str, ...]:
+        """What is known to be inexact."""
+        return read_geometry(self._gguf).notes
 
     def full_swa_differs(self) -> bool:
         """Whether the model has windowed layers, so that a full cache is a choice."""
@@ -137,11 +143,16 @@ class HeaderPrice:
         found = self._estimate(ask, base, rooms)
         experts = [layer.expert_bytes for layer in self._gguf.weights.layers]
         others = sum(device.total_bytes for device in found.devices[1:]) - sum(experts)
-        return max(1, len(experts) - moe.kept_layers(experts, sum(rooms) - others))
+        split = moe.ExpertSplit(others, tuple(experts))
+        plan = moe.plan_moe(sum(rooms), resident_bytes=0, split=split, compute_bytes=0, margin_bytes=0)
+        if plan is None or plan.full_gpu_residency:
+            return 1  # in sum it fits, so that only the division over the cards is in the way
+        return len(experts) if plan.cpu_moe else plan.n_cpu_moe
 
     def _fit_layers(self, ask: Ask, free: Demand) -> Placed | None:
-        """As many whole layers as fit on the cards, the rest in RAM."""
-        for base in self._partial_sets(free):
+        """As many whole layers as fit on the cards, the rest in RAM; of a mixture of experts, layers without them."""
+        for whole in self._partial_sets(free):
+            base = msgspec.structs.replace(whole, cpu_moe=self._moe)
             low, high, best = 0, self._gguf.block_count + 1, None
             while low <= high:
                 layers = (low + high) // 2
@@ -155,6 +166,9 @@ class HeaderPrice:
         return None
 
     def _fit_as_set(self, ask: Ask, free: Demand) -> Placed | None:
+        return self._place(ask, self.as_set(free), free)
+
+    def as_set(self, free: Demand) -> Offload:
         """The offload that somebody set, or that a running launch has."""
         settings = self._settings
         asked = [name for name in settings.text("device").split(",") if name]
@@ -164,7 +178,7 @@ class HeaderPrice:
         split = tuple(int(float(part)) for part in settings.text("tensorSplit").replace("/", ",").split(",") if part)
         if settings.text("splitMode") == "none":
             cards, split = (cards[min(settings.integer("mainGpu") or 0, len(cards) - 1)],), ()
-        offload = Offload(
+        return Offload(
             decided=not settings.sets_offload,
             cards=cards,
             split=split or (split_shares([free.cards[card] for card in cards]) if len(cards) > 1 else ()),
@@ -172,7 +186,6 @@ class HeaderPrice:
             n_cpu_moe=settings.integer("nCpuMoe") or 0,
             cpu_moe=settings.flag("cpuMoe", default=False),
         )
-        return self._place(ask, offload, free)
 
     def _fit_ram(self, ask: Ask, free: Demand) -> Placed | None:
         """One pool: unified memory, or a server that computes on the CPU."""
@@ -193,6 +206,12 @@ class HeaderPrice:
         if key not in self._seen:
             self._seen[key] = estimate(self._gguf, self._request(ask, offload, free), self._extras(ask))
         return self._seen[key]
+
+    def detail(
+        self, ask: Ask, offload: Offload, free: tuple[int, ...], change: Callable[[ContextRequest], ContextRequest]
+    ) -> MemoryEstimate:
+        """Everything behind a price, of a request that `change` may alter; `free` is by card of the offload."""
+        return estimate(self._gguf, change(self._request(ask, offload, free)), self._extras(ask))
 
     def _request(self, ask: Ask, offload: Offload, free: tuple[int, ...]) -> ContextRequest:
         settings = self._settings

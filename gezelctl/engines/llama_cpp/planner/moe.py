@@ -37,19 +37,20 @@ def plan_moe(
     kv_bytes: int = 0,
     additional_bytes: int = 0,
     compute_bytes: int = COMPUTE_BYTES,
+    margin_bytes: int = MARGIN_BYTES,
     moe: bool = True,
 ) -> MoePlan | None:
     """Where the experts go; None = no decision (no device, a dense model, or the engine can do it alone).
 
     `additional_bytes` is what else lies on the device (a drafter); it counts on the exact path only, because
-    `resident_bytes` already holds it.
+    `resident_bytes` already holds it. Compute and margin are the reference's own; exact prices put theirs in `split`.
     """
     if vram_bytes <= 0 or not moe:
         return None
     if split is None:
-        fits = resident_bytes + MARGIN_BYTES <= vram_bytes
+        fits = resident_bytes + margin_bytes <= vram_bytes
         return None if fits else MoePlan(n_gpu_layers=ALL_LAYERS, cpu_moe=True)
-    reserves = MARGIN_BYTES + max(0, kv_bytes) + compute_bytes + max(0, additional_bytes)
+    reserves = margin_bytes + max(0, kv_bytes) + compute_bytes + max(0, additional_bytes)
     if split.other_bytes + sum(split.expert_bytes) + reserves <= vram_bytes:
         return MoePlan(full_gpu_residency=True)
     left = vram_bytes - reserves - split.other_bytes

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gezelctl.engines.llama_cpp.planner.budget import MIB, Card
+from gezelctl.engines.llama_cpp.planner.budget import MIB, Card, HostMemory
+from gezelctl.engines.llama_cpp.planner.types import LaunchQuestion
 from gezelctl.observe.types import Device
 
 _TOTALS_AGREE = 0.06
 """Drivers and engines round a card's memory differently, and a driver keeps a part of it."""
+
+
+def uses_device(question: LaunchQuestion, host: HostMemory) -> bool:
+    """Whether a server computes on a GPU: its backend says so, and its build lists one where cards are separate."""
+    if question.server.backend.accelerator == "cpu":
+        return False
+    probe = question.probe
+    blind = probe is not None and bool(probe.flags) and not probe.pending and not probe.devices
+    return not (blind and host.shape == "discrete")
 
 
 def engine_names(cards: Sequence[Card], devices: Sequence[Device]) -> tuple[str, ...]:

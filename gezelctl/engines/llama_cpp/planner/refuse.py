@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gezelctl.engines.llama_cpp.planner.budget import GIB, HostMemory
+from gezelctl.engines.llama_cpp.planner.coresidency import shortfall
 from gezelctl.engines.llama_cpp.planner.kvchoice import FULL, HALF
 from gezelctl.engines.llama_cpp.planner.one import Candidate
 from gezelctl.engines.llama_cpp.planner.types import FitRow, Refusal, Room
@@ -31,7 +32,9 @@ def refusal(candidate: Candidate, alone: Room, left: Room, residents: Mapping[st
     table = fitting(candidate, left)
     if fits_alone and residents:
         company = ", ".join(f"{name} {gib(size)}" for name, size in residents.items())
-        summary = f"{wanted} needs {gib(needed)}; beside {company} there are {gib(left.free.total)}"
+        short = shortfall(candidate.host, residents, candidate.question.name, needed)
+        more = f", {gib(short)} too little" if short else ""
+        summary = f"{wanted} needs {gib(needed)}; beside {company} there are {gib(left.free.total)}{more}"
         cure = _table_cure(candidate, table) or "Move a server to another host."
         return Refusal(TOGETHER, summary, cure, _field(candidate), table)
     summary = f"{wanted} needs {gib(needed)}; this host has {_limits(candidate.host)}"
@@ -71,7 +74,7 @@ def fitting(candidate: Candidate, room: Room) -> tuple[FitRow, ...]:
     low = min(_LEAST_CONTEXT, top)
     for kv in dict.fromkeys((candidate.kv, HALF)):
         for slots in range(1, _MOST_SLOTS + 1):
-            ask = msgspec.structs.replace(candidate.ask(slots, top, kv=kv), swa_full=False)
+            ask = candidate.ask(slots, top, kv=kv)
             context = candidate.price.window(ask, low, top, room)
             if not context:
                 break

@@ -14,7 +14,8 @@ PLANNED_OFFLOAD = ("device", "nGpuLayers", "nCpuMoe", "cpuMoe", "tensorSplit", "
 class Settings:
     """Launch values by name: server over backend over catalog, and under them those of a running launch.
 
-    `kept` is consulted last and only when the planner tries to leave a running server as it is.
+    `kept` is consulted last and only when the planner tries to leave a running server as it is. `keeps_offload` = its
+    layers stay where they are, which may be where the engine's own fit put them.
     """
 
     def __init__(self, question: LaunchQuestion, *, keep: bool = False) -> None:
@@ -26,12 +27,13 @@ class Settings:
         }
         named = {"context": server.context, "slots": server.slots, "kvCache": server.kv_cache}
         self._set |= {name: value for name, value in named.items() if value is not None}
-        running = question.running.values if keep and question.running else {}
-        own_offload = self.sets_offload
-        skipped = set(PLANNED_OFFLOAD) if own_offload else set()
-        self.kept: dict[str, Scalar] = {
-            name: value for name, value in running.items() if name not in self._set and name not in skipped
-        }
+        running = question.running if keep else None
+        self.keeps_offload = running is not None and not self.sets_offload
+        self.kept: dict[str, Scalar] = {}
+        if running is not None:
+            skipped = () if self.keeps_offload else PLANNED_OFFLOAD
+            values = {"swaFull": False, **running.values}
+            self.kept = {name: values[name] for name in values if name not in self._set and name not in skipped}
 
     @property
     def sets_offload(self) -> bool:
@@ -39,8 +41,9 @@ class Settings:
         return any(name in self._set for name in OFFLOAD_NAMES)
 
     @property
-    def keeps_offload(self) -> bool:
-        return any(name in self.kept for name in PLANNED_OFFLOAD)
+    def keeps(self) -> bool:
+        """Whether a running launch is being kept as it is."""
+        return bool(self.kept)
 
     def set_by_hand(self, name: str) -> bool:
         return name in self._set

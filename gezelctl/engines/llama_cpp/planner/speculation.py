@@ -50,6 +50,8 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     ways: tuple[SpecPlan, ...]
     forced: bool
+    wanted: SpecPlan = SpecPlan()
+    """What the launch would do by itself, before anything is ruled out."""
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -158,7 +160,7 @@ def plan_speculation(request: SpecRequest, facts: DraftFacts) -> Speculation:
         if why:
             cure = "Choose another spec.type or spec.draftModel, or remove spec."
             problems = (*problems, Problem(f"spec.type {','.join(first.types)}: {why}", cure, "spec.type"))
-        return Speculation(ways=(first,), forced=True, notes=first.notes, problems=problems)
+        return Speculation(ways=(first,), forced=True, wanted=first, notes=first.notes, problems=problems)
     ways, notes = [], [*first.notes]
     if first.types and not why:
         ways.append(first)
@@ -167,7 +169,7 @@ def plan_speculation(request: SpecRequest, facts: DraftFacts) -> Speculation:
     second = without_drafter(request)
     if second.types and second.types != first.types and not _objection(second, facts):
         ways.append(second)
-    return Speculation(ways=(*ways, PLAIN), forced=False, notes=tuple(notes))
+    return Speculation(ways=(*ways, PLAIN), forced=False, wanted=first, notes=tuple(notes))
 
 
 def without_drafter(request: SpecRequest) -> SpecPlan:

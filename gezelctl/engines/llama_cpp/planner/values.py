@@ -37,16 +37,19 @@ def launch_values(
     """What the planner chose, in the order of the command line; nothing that somebody set."""
     ask, reasons = chosen.ask, chosen.reasons
     found: dict[str, tuple[Scalar, str]] = {}
-    if not candidate.mlx:
+    if candidate.mlx:
+        if not candidate.settings.set_by_hand("slots"):
+            found["decodeConcurrency"] = (ask.slots, reasons.get("slots", ""))
+    else:
         found["context"] = (ask.context, reasons.get("context", ""))
-    found["slots"] = (ask.slots, reasons.get("slots", ""))
-    if not candidate.mlx:
+        found["slots"] = (ask.slots, reasons.get("slots", ""))
         found["kvCache"] = (ask.kv, reasons.get("kvCache", ""))
         found |= _offload_values(candidate, chosen.placed.offload, names)
         if ask.swa_full:
             found["swaFull"] = (True, reasons.get("swaFull", ""))
         if prompt_cache is not None and prompt_cache < PROMPT_CACHE_MIB:
             found["cacheRamMib"] = (prompt_cache, "what is spare in RAM, shared by the servers of this host")
+        found |= _spec_values(candidate, chosen)
     settings = candidate.settings
     for name, value in settings.kept.items():
         if name in found or name in PLANNED_OFFLOAD or name == "cacheRamMib":
@@ -56,6 +59,18 @@ def launch_values(
         for name, (value, reason) in found.items()
         if not settings.set_by_hand(name)
     )
+
+
+def _spec_values(candidate: Candidate, chosen: Chosen) -> dict[str, tuple[Scalar, str]]:
+    """`spec.type` where the planner leaves a drafter out that the catalog wants: the base algorithm, or none.
+
+    A launch that takes this value uses no draft model beside it.
+    """
+    wanted, got = candidate.speculation.wanted, chosen.ask.spec
+    if candidate.speculation.forced or (wanted.types, wanted.draft_model) == (got.types, got.draft_model):
+        return {}
+    why = next((note for note in (*chosen.notes, *candidate.speculation.notes) if "left out" in note), _KEPT)
+    return {"spec.type": (",".join(got.types) or "none", why)}
 
 
 def _offload_values(candidate: Candidate, offload: Offload, names: tuple[str, ...]) -> dict[str, tuple[Scalar, str]]:

@@ -1,0 +1,76 @@
+"""Projectors are paired by header, never by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gezelctl.engines.projector import pair_projector, projector_problem
+from gezelctl.gguf.types import GgufSummary, WeightTable
+
+
+def summary(architecture: str, **keys: Any) -> GgufSummary:
+    named = {f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()}
+    return GgufSummary(
+        version=3,
+        architecture=architecture,
+        file_bytes=0,
+        shards=1,
+        values={key: value for key, value in named.items() if not isinstance(value, list)},
+        arrays={key: tuple(value) for key, value in named.items() if isinstance(value, list)},
+        weights=WeightTable(0, 0, 0, 0, 0, 0, tied=False, layers=()),
+    )
+
+
+def projector(width: int, **more: Any) -> GgufSummary:
+    keys = {"has_vision_encoder": True, "projector_type": "gemma3", "vision__projection_dim": width}
+    return summary("clip", **(keys | more))
+
+
+TEXT = summary("gemma3", embedding_length=2560)
+DEEP_TEXT = summary("qwen3vlmoe", embedding_length=2048, n_deepstack_layers=3)
+DEEP = {"projector_type": "qwen3vl_merger", "vision__is_deepstack_layers": [False] * 24 + [True] * 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "candidate", "problem"),
+    [
+        (TEXT, projector(2560), ""),
+        (TEXT, projector(3840), "puts out 3840 values a position, the model takes in 2560"),
+        (DEEP_TEXT, projector(2048, **DEEP), ""),
+        (DEEP_TEXT, projector(2048), "puts out 2048 values a position, the model takes in 8192"),
+        (summary("qwen3moe", embedding_length=2048), projector(2048, **DEEP), "puts out 8192"),
+        (TEXT, summary("llama", embedding_length=2560), "no projector but a model of architecture llama"),
+        (TEXT, projector(2560, has_vision_encoder=False), "neither a vision nor an audio encoder"),
+        (
+            TEXT,
+            summary("clip", has_audio_encoder=True, audio__projector_type="ultravox", audio__projection_dim=2560),
+            "",
+        ),
+        (TEXT, summary("clip", has_vision_encoder=True, vision__projection_dim=2560), "names no projector type"),
+        (TEXT, summary("clip", has_vision_encoder=True, projector_type="mlp"), ""),
+    ],
+)
+def test_projector_problem(text: GgufSummary, candidate: GgufSummary, problem: str) -> None:
+    found = projector_problem(text, candidate)
+    assert problem in found
+    assert bool(found) == bool(problem)
+
+
+def test_the_one_that_fits_is_taken_whatever_its_name() -> None:
+    found = pair_projector(TEXT, {"mmproj-gemma3-4b.gguf": projector(3840), "zzz.gguf": projector(2560)})
+    assert found.name == "zzz.gguf"
+
+
+def test_two_that_fit_are_for_a_person_to_decide() -> None:
+    found = pair_projector(TEXT, {"b.gguf": projector(2560), "a.gguf": projector(2560)})
+    assert found.name == ""
+    assert found.problem == "a.gguf and b.gguf both fit this model"
+    assert found.cure
+
+
+def test_none_fits_or_there_is_none() -> None:
+    found = pair_projector(TEXT, {"a.gguf": projector(1024)})
+    assert found.problem.startswith("a.gguf: it puts out 1024")
+    assert pair_projector(TEXT, {}).problem == "there is no projector"
