@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlsplit
 
 from gezelctl.catalog.types import Origin
@@ -96,9 +96,9 @@ def action_text(change: Change) -> str:
     """The headline of one change, without foreign text."""
     if change.action == "fetch":
         size = format_bytes(change.download_bytes) if change.download_bytes else "of a size that is not known"
-        return f"download {size}" + _linked(change)
+        return ", ".join([f"download {size}", *_local([change], "hard-link {}", "copy {}")])
     if change.action == "link":
-        return f"hard-link {format_bytes(change.link_bytes)} that this host already has"
+        return f"{', '.join(_local([change], 'hard-link {}', 'copy {}'))} that this host already has"
     return {
         "create": "create",
         "update": "change in place, no restart",
@@ -110,8 +110,11 @@ def action_text(change: Change) -> str:
     }[change.action]
 
 
-def _linked(change: Change) -> str:
-    return f", hard-link {format_bytes(change.link_bytes)}" if change.link_bytes else ""
+def _local(changes: Sequence[Change], link: str, copy: str) -> list[str]:
+    """What this host already has, as far as there is any, in two phrases with {} for the bytes."""
+    copied = sum(a.size_bytes for c in changes for a in c.files if a.how == "copy")
+    linked = sum(c.link_bytes for c in changes) - copied
+    return [text.format(format_bytes(size)) for text, size in ((link, linked), (copy, copied)) if size > 0]
 
 
 def by_action(plan: Plan, *actions: str) -> tuple[Change, ...]:
@@ -148,9 +151,7 @@ def download_answer(plan: Plan) -> str:
     if engines:
         archives = f"{count(len(engines), 'engine archive')} of a size that is not known"
         text = archives if text == "nothing" else f"{text}, and {archives}"
-    if plan.summary.link_bytes:
-        text += f"; {format_bytes(plan.summary.link_bytes)} hard-linked from this host"
-    return f"{text}."
+    return f"{'; '.join([text, *_local(plan.changes, '{} hard-linked from this host', '{} copied on this host')])}."
 
 
 def deletes_answer(plan: Plan, show: Shown) -> str:
