@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Final
 
 from gezelctl.errors import FetchError
+from gezelctl.plan.capacity import disk_margin
 from gezelctl.store.files import NO_SPACE
-
-GIB: Final = 1 << 30
-MARGIN_BYTES: Final = 2 * GIB
-MARGIN_SHARE: Final = 50
-"""The margin is one fiftieth (2 %) of the need where that is more."""
-
-
-def margin_bytes(need_bytes: int) -> int:
-    """What must stay free beside `need_bytes`: 2 GiB or 2 %, whichever is more; below 1 GiB twice the need.
-
-    The small rule lets a 100 MB model onto a disk with 300 MB free; both rules meet at a need of 1 GiB.
-    """
-    return max(min(MARGIN_BYTES, 2 * need_bytes), -(-need_bytes // MARGIN_SHARE))
 
 
 def require_space(directory: Path, need_bytes: int) -> None:
@@ -35,7 +22,7 @@ def require_space(directory: Path, need_bytes: int) -> None:
         free = shutil.disk_usage(existing).free if existing else None
     except OSError:
         return
-    margin = margin_bytes(need_bytes)
+    margin = disk_margin(need_bytes)
     required = need_bytes + margin
     if free is not None and free < required:
         raise FetchError(

@@ -9,15 +9,18 @@ from gezelctl.plan.payloads import store_disk
 from gezelctl.plan.types import Capacity, Change
 
 GIB = 1 << 30
+MARGIN_BYTES = 2 * GIB
+MARGIN_SHARE = 50
+"""The margin is one fiftieth (2 %) of the need where that is more."""
 
 
 def disk_margin(need_bytes: int) -> int:
-    """Bytes to keep free beside a download: max(2 GiB, 2 %), but never more than the need itself for small ones.
+    """What must stay free beside `need_bytes`: 2 GiB or 2 %, whichever is more; below 1 GiB twice the need.
 
-    The rule for large payloads is the reference behaviour's; a payload below 2 GiB keeps as much again free, so that
-    a 100 MB model still installs on a small disk.
+    The rule for large payloads is the reference behaviour's. The small one lets a 100 MB model onto a disk with 300 MB
+    free; both meet at a need of 1 GiB.
     """
-    return min(max(2 * GIB, -(-need_bytes * 2 // 100)), need_bytes)
+    return max(min(MARGIN_BYTES, 2 * need_bytes), -(-need_bytes // MARGIN_SHARE))
 
 
 def disk_capacity(changes: Iterable[Change], observed: Observed) -> tuple[Capacity, ...]:

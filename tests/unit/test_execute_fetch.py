@@ -15,9 +15,9 @@ import pytest
 from gezelctl.catalog.types import Origin
 from gezelctl.config.secrets import Secret
 from gezelctl.errors import FetchError
-from gezelctl.execute import disk
 from gezelctl.execute.fetch import Fetched, Fetcher, Want
 from gezelctl.observe.hub import Hub, public_url, source_url
+from gezelctl.plan.capacity import disk_margin
 from tests import hubserver
 from tests.executing import free_port, model_bytes, sha
 from tests.hubserver import Fault
@@ -257,10 +257,10 @@ def test_the_resolve_address_quotes_each_part() -> None:
 
 def test_the_margin_lets_small_models_onto_small_disks() -> None:
     mib, gib = 1 << 20, 1 << 30
-    assert disk.margin_bytes(100 * mib) == 200 * mib
-    assert disk.margin_bytes(gib) == 2 * gib
-    assert disk.margin_bytes(200 * gib) == 4 * gib
-    assert disk.margin_bytes(50 * gib) == 2 * gib
+    assert disk_margin(100 * mib) == 200 * mib
+    assert disk_margin(gib) == 2 * gib
+    assert disk_margin(200 * gib) == 4 * gib
+    assert disk_margin(50 * gib) == 2 * gib
 
 
 def test_a_disk_without_room_refuses_before_the_first_byte(tmp_path: Path) -> None:
