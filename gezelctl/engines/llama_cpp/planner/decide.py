@@ -14,7 +14,7 @@ import msgspec
 from gezelctl.engines.llama_cpp.planner import speculation as spec
 from gezelctl.engines.llama_cpp.planner.budget import MIB, HostMemory
 from gezelctl.engines.llama_cpp.planner.catalogprice import CatalogPrice
-from gezelctl.engines.llama_cpp.planner.headerprice import HeaderPrice
+from gezelctl.engines.llama_cpp.planner.headerprice import Estimates, HeaderPrice
 from gezelctl.engines.llama_cpp.planner.one import Candidate, Chosen, Price, best_way
 from gezelctl.engines.llama_cpp.planner.placement import engine_names
 from gezelctl.engines.llama_cpp.planner.refuse import refusal
@@ -38,6 +38,8 @@ from gezelctl.engines.llama_cpp.planner.values import (
 )
 
 RAM = "ram"
+_NAMED = 5
+"""Names of other servers in one note."""
 
 
 def decide(questions: Sequence[LaunchQuestion], host: HostMemory) -> HostPlan:
@@ -67,10 +69,14 @@ class _Planning:
         self._host = host
         self._all = Demand(tuple(card.usable_bytes for card in host.cards), host.ram_bytes)
         self._names: dict[str, tuple[str, ...]] = {}
+        self._seen: Estimates = {}
         self._candidates = {question.name: self._candidate(question, keep=keep) for question in questions}
+        self._free = self._all
         self._held: dict[str, Demand] = {}
+        self._on_cards = 0
         self._chosen: dict[str, Chosen] = {}
         self._refused: dict[str, Refusal] = {}
+        self._pools: tuple[PoolUse, ...] = ()
 
     def _candidate(self, question: LaunchQuestion, *, keep: bool) -> Candidate:
         settings = Settings(question, keep=keep)
@@ -79,7 +85,7 @@ class _Planning:
         self._names[question.name] = names
         price: Price
         if question.gguf is not None and question.payload.engine == "llama-cpp":
-            price = HeaderPrice(question, self._host, settings, names)
+            price = HeaderPrice(question, self._host, settings, names, self._seen)
         else:
             price = CatalogPrice(question, self._host, settings)
         candidate = Candidate(question, self._host, settings, price)
@@ -105,17 +111,25 @@ class _Planning:
 
     def _take(self, name: str, chosen: Chosen) -> None:
         self._chosen[name] = chosen
-        self._held[name] = chosen.placed.demand
+        self._hold(name, chosen.placed.demand)
+
+    def _hold(self, name: str, demand: Demand | None) -> None:
+        """Replace what a server holds; None = nothing."""
+        before = self._held.pop(name, None)
+        if before is not None:
+            self._free = self._free.plus(before)
+            self._on_cards -= any(before.cards)
+        if demand is not None:
+            self._held[name] = demand
+            self._free = self._free.minus(demand)
+            self._on_cards += any(demand.cards)
 
     def _room(self, name: str) -> Room:
         """All that others do not hold."""
-        free = self._all
-        alone = True
-        for other, demand in self._held.items():
-            if other != name:
-                free = free.minus(demand)
-                alone = alone and not any(demand.cards)
-        return Room(free, alone)
+        own = self._held.get(name)
+        if own is None:
+            return Room(self._free, alone=not self._on_cards)
+        return Room(self._free.plus(own), alone=self._on_cards == any(own.cards))
 
     def _hold_floors(self) -> None:
         """Reserve for each server the least that it can be started with, the smallest first; kept ones before them."""
@@ -135,18 +149,19 @@ class _Planning:
             if placed is None:
                 self._refuse(name)
             else:
-                self._held[name] = placed.demand
+                self._hold(name, placed.demand)
 
     def _refuse(self, name: str) -> None:
-        self._held.pop(name, None)
-        residents = {other: demand.total for other, demand in sorted(self._held.items())}
+        self._hold(name, None)
+        residents = {other: demand.total for other, demand in self._held.items()}
         alone = Room(self._all, alone=True)
         self._refused[name] = refusal(self._candidates[name], alone, self._room(name), residents)
 
     def _result(self) -> HostPlan:
         caches = self._prompt_caches()
+        self._pools = self._pool_use()
         answers = tuple(self._answer(name, caches) for name in self._candidates)
-        return HostPlan(answers, self._pools())
+        return HostPlan(answers, self._pools)
 
     def _prompt_caches(self) -> dict[str, int]:
         """MiB of prompt cache for each llama.cpp server that does not say; set ones are taken off the spare first."""
@@ -173,7 +188,7 @@ class _Planning:
         chosen = self._chosen[name]
         found = server_estimate(candidate, chosen, self._host, caches.get(name, 0))
         company = self._company(name)
-        together = (f"resident with {', '.join(company)}",) if company else ()
+        together = (f"resident with {company}",) if company else ()
         return LaunchAnswer(
             server=name,
             values=launch_values(candidate, chosen, self._names[name], caches.get(name)),
@@ -183,20 +198,14 @@ class _Planning:
             offload=chosen.placed.offload,
         )
 
-    def _company(self, name: str) -> tuple[str, ...]:
-        """Servers that hold memory in a pool that this one holds memory in."""
-        mine = self._held[name]
-        return tuple(
-            other
-            for other, demand in sorted(self._held.items())
-            if other != name
-            and (
-                min(mine.ram, demand.ram) > 0
-                or any(min(a, b) > 0 for a, b in zip(mine.cards, demand.cards, strict=True))
-            )
-        )
+    def _company(self, name: str) -> str:
+        """Servers that hold memory in a pool that this one holds memory in, by name and not too many."""
+        mine = [pool.servers for pool in self._pools if name in pool.servers]
+        named = sorted({other for servers in mine for other in servers[: _NAMED + 1]} - {name})[:_NAMED]
+        more = " and more" if any(len(servers) > _NAMED + 1 for servers in mine) else ""
+        return ", ".join(named) + more
 
-    def _pools(self) -> tuple[PoolUse, ...]:
+    def _pool_use(self) -> tuple[PoolUse, ...]:
         held = sorted(self._held.items())
         cards = [
             PoolUse(

@@ -30,15 +30,20 @@ _DEFAULT_BATCH, _DEFAULT_UBATCH = 2048, 512
 _ASYNC = frozenset({"cuda", "rocm"})
 _STAGES = frozenset({"cuda", "rocm", "vulkan"})
 _METAL = EngineDevice("MTL0")
+Estimates = dict[tuple[int, int, int, int, ContextRequest], MemoryEstimate]
+"""Estimates by header, drafter and its block, projector bytes and request. Headers are told apart by identity."""
 
 
 class HeaderPrice:
-    """What asks cost by the header. `names` are the engine's device names in the order of the host's cards."""
+    """What asks cost by the header. `names` are the engine's device names in the order of the host's cards.
+
+    `seen` is shared by the servers of a planning, many of which may serve the same model.
+    """
 
     basis: Basis = "header"
 
     def __init__(
-        self, question: LaunchQuestion, host: HostMemory, settings: Settings, names: tuple[str, ...] = ()
+        self, question: LaunchQuestion, host: HostMemory, settings: Settings, names: tuple[str, ...], seen: Estimates
     ) -> None:
         if question.gguf is None:
             raise ValueError(f"{question.name}: an exact price needs a header")
@@ -50,7 +55,7 @@ class HeaderPrice:
         self.device = uses_device(question, host)
         self._shared = host.shape != "discrete"
         self._moe = is_moe(question.gguf, ())
-        self._seen: dict[tuple[Ask, Offload, tuple[int, ...]], MemoryEstimate] = {}
+        self._seen = seen
         self._mmproj = self._projector_bytes() if question.server.vision else 0
 
     def _projector_bytes(self) -> int:
@@ -69,11 +74,11 @@ class HeaderPrice:
     def slot_bytes(self, ask: Ask) -> int:
         """Cache and state of one slot at the ask's window."""
         one = msgspec.structs.replace(ask, slots=1, spec=spec.PLAIN)
-        return self._estimate(one, Offload(), ()).context_bytes
+        return self._estimate(one, Offload()).context_bytes
 
     def resident(self, ask: Ask) -> int:
         """All but the cache, at the ask's window."""
-        found = self._estimate(ask, Offload(), ())
+        found = self._estimate(ask, Offload())
         return found.total_bytes - found.context_bytes
 
     def window(self, ask: Ask, low: int, high: int, room: Room, *, fast: bool = False) -> int:
@@ -140,7 +145,7 @@ class HeaderPrice:
     def _first_guess(self, ask: Ask, base: Offload, free: Demand) -> int:
         """Layers whose experts must leave the cards by tensor bytes alone; the exact price then says if more must."""
         rooms = tuple(free.cards[card] for card in base.cards)
-        found = self._estimate(ask, base, rooms)
+        found = self._estimate(ask, base)
         experts = [layer.expert_bytes for layer in self._gguf.weights.layers]
         others = sum(device.total_bytes for device in found.devices[1:]) - sum(experts)
         split = moe.ExpertSplit(others, tuple(experts))
@@ -189,31 +194,32 @@ class HeaderPrice:
 
     def _fit_ram(self, ask: Ask, free: Demand) -> Placed | None:
         """One pool: unified memory, or a server that computes on the CPU."""
-        found, unread = self._estimate(ask, Offload(), ()), self._unread_drafter(ask)
+        found, unread = self._estimate(ask, Offload()), self._unread_drafter(ask)
         demand = Demand(tuple(0 for _ in free.cards), found.total_bytes + unread)
         return Placed(demand, Offload(), _figures(found, unread)) if free.covers(demand) else None
 
     def _place(self, ask: Ask, offload: Offload, free: Demand) -> Placed | None:
-        found = self._estimate(ask, offload, tuple(free.cards[card] for card in offload.cards))
+        found = self._estimate(ask, offload)
         on_cards = dict(zip(offload.cards, (device.total_bytes for device in found.devices[1:]), strict=True))
         unread = self._unread_drafter(ask)
         on_cards[offload.cards[0]] += unread
         demand = Demand(tuple(on_cards.get(card, 0) for card in range(len(free.cards))), found.devices[0].total_bytes)
         return Placed(demand, offload, _figures(found, unread)) if free.covers(demand) else None
 
-    def _estimate(self, ask: Ask, offload: Offload, free: tuple[int, ...]) -> MemoryEstimate:
-        key = (ask, offload, free if not offload.split else ())
+    def _estimate(self, ask: Ask, offload: Offload) -> MemoryEstimate:
+        extras = self._extras(ask)
+        request = self._request(ask, offload)
+        drafter = (id(extras.drafter.summary), extras.drafter.block_tokens) if extras.drafter else (0, 0)
+        key = (id(self._gguf), *drafter, self._mmproj, request)
         if key not in self._seen:
-            self._seen[key] = estimate(self._gguf, self._request(ask, offload, free), self._extras(ask))
+            self._seen[key] = estimate(self._gguf, request, extras)
         return self._seen[key]
 
-    def detail(
-        self, ask: Ask, offload: Offload, free: tuple[int, ...], change: Callable[[ContextRequest], ContextRequest]
-    ) -> MemoryEstimate:
-        """Everything behind a price, of a request that `change` may alter; `free` is by card of the offload."""
-        return estimate(self._gguf, change(self._request(ask, offload, free)), self._extras(ask))
+    def detail(self, ask: Ask, offload: Offload, change: Callable[[ContextRequest], ContextRequest]) -> MemoryEstimate:
+        """Everything behind a price (for `engines.llama_cpp.fitting`), of a request that `change` may alter."""
+        return estimate(self._gguf, change(self._request(ask, offload)), self._extras(ask))
 
-    def _request(self, ask: Ask, offload: Offload, free: tuple[int, ...]) -> ContextRequest:
+    def _request(self, ask: Ask, offload: Offload) -> ContextRequest:
         settings = self._settings
         count = self._gguf.block_count
         return ContextRequest(
@@ -231,25 +237,24 @@ class HeaderPrice:
             snapshots=spec.snapshot_tokens(ask.spec),
             draft_tokens=spec.draft_tokens(ask.spec),
             n_gpu_layers=offload.n_gpu_layers,
-            devices=self._devices(offload, free),
+            devices=self._devices(offload),
             tensor_split=tuple(float(share) for share in offload.split),
             cpu_moe_layers=count if offload.cpu_moe else offload.n_cpu_moe,
             load_mtp=spec.loads_mtp(ask.spec),
         )
 
-    def _devices(self, offload: Offload, free: tuple[int, ...]) -> tuple[EngineDevice, ...]:
+    def _devices(self, offload: Offload) -> tuple[EngineDevice, ...]:
+        """Without free memory: wherever it would decide, a split is given."""
         if self._shared:
             return (_METAL,) if self.device else ()
-        rooms = free or tuple(0 for _ in offload.cards)
         return tuple(
             EngineDevice(
                 name=self._names[card] if self._names else f"card {card}",
-                free_bytes=room,
                 overhead_bytes=CUDA_OVERHEAD_BYTES if self._accelerator in _ASYNC else 0,
                 async_events=self._accelerator in _ASYNC,
                 stages_weights=self._accelerator in _STAGES,
             )
-            for card, room in zip(offload.cards, rooms, strict=True)
+            for card in offload.cards
         )
 
     def _extras(self, ask: Ask) -> Extras:

@@ -15,6 +15,7 @@ from gezelctl.engines.llama_cpp.planner.types import FitRow, Refusal, Room
 DOES_NOT_FIT = "E0320"
 TOGETHER = "E0321"
 _LEAST_CONTEXT = 2048
+_NAMED = 4
 _MOST_SLOTS = 4
 """Rows of the table: slot counts from one up, for each KV type that the model takes."""
 
@@ -31,7 +32,7 @@ def refusal(candidate: Candidate, alone: Room, left: Room, residents: Mapping[st
     wanted = f"{ask.slots} slot{'s' if ask.slots != 1 else ''} of {ask.context} tokens ({ask.kv})"
     table = fitting(candidate, left)
     if fits_alone and residents:
-        company = ", ".join(f"{name} {gib(size)}" for name, size in residents.items())
+        company = _named(residents)
         short = shortfall(candidate.host, residents, candidate.question.name, needed)
         more = f", {gib(short)} too little" if short else ""
         summary = f"{wanted} needs {gib(needed)}; beside {company} there are {gib(left.free.total)}{more}"
@@ -40,6 +41,14 @@ def refusal(candidate: Candidate, alone: Room, left: Room, residents: Mapping[st
     summary = f"{wanted} needs {gib(needed)}; this host has {_limits(candidate.host)}"
     cure = _table_cure(candidate, table) or "Use a smaller model or quantisation."
     return Refusal(DOES_NOT_FIT, summary, cure, _field(candidate), table)
+
+
+def _named(residents: Mapping[str, int]) -> str:
+    """The largest residents by name, and how many more there are."""
+    largest = sorted(residents.items(), key=lambda item: (-item[1], item[0]))
+    names = ", ".join(f"{name} {gib(size)}" for name, size in largest[:_NAMED])
+    more = len(largest) - _NAMED
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def _limits(host: HostMemory) -> str:
