@@ -15,6 +15,7 @@ import pytest
 from gezelctl.catalog.types import Origin
 from gezelctl.config.secrets import Secret
 from gezelctl.errors import FetchError
+from gezelctl.execute.disk import require_space
 from gezelctl.execute.fetch import Fetched, Fetcher, Want
 from gezelctl.observe.hub import Hub, public_url, source_url
 from gezelctl.plan.capacity import disk_margin
@@ -265,6 +266,6 @@ def test_the_margin_lets_small_models_onto_small_disks() -> None:
 
 def test_a_disk_without_room_refuses_before_the_first_byte(tmp_path: Path) -> None:
     with pytest.raises(FetchError) as caught:
-        disk.require_space(tmp_path / "not" / "made" / "yet", 1 << 60)
+        require_space(tmp_path / "not" / "made" / "yet", 1 << 60)
     assert caught.value.code == "DISK_FULL"
     assert str(tmp_path) in caught.value.message
