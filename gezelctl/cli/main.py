@@ -20,6 +20,8 @@ COMMANDS: dict[str, str] = {
     "status": "Show each server: wanted, applied, live, health.",
     "logs": "Print the log of a server.",
     "render": "Print the command line and config of each server, without starting it.",
+    "inspect": "Show what the header of a model says: a file, a catalog model or an address.",
+    "fit": "Show what a model needs in memory, what fits on a host, and how it would be launched.",
     "facts": "Print what this host and its engine builds can do.",
     "snapshot": "Print the observed state as JSON, for planning elsewhere.",
     "show": "Print a saved plan in any format.",

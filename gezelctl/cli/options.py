@@ -73,6 +73,23 @@ def offline_option(function: F) -> F:
     )(function)
 
 
+def subject_options(function: F) -> F:
+    """FILE|MODEL|URL with -f, --host and --catalog: what it is and where it is looked up (`cli.subject`)."""
+    decorators = (
+        click.argument("named", metavar="FILE|MODEL|URL"),
+        click.option(
+            "-f", "--file", "files", multiple=True, envvar="GEZELCTL_FILE", help="models.yaml, for its catalogs."
+        ),
+        click.option("--host", envvar="GEZELCTL_HOST", help="Which host's section of models.yaml to use."),
+        click.option(
+            "--catalog", "catalogs", multiple=True, metavar="PATH", help="Look MODEL up here first; repeatable."
+        ),
+    )
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function
+
+
 def narrowing_options(function: F) -> F:
     """--only and --except: such a plan is incomplete, never prunes and is not recorded as applied."""
     function = click.option(

@@ -1,0 +1,324 @@
+"""From the words of `gezelctl fit` to the question that the planner answers: model, backend, host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gezelctl.catalog.payload import applicable_files
+from gezelctl.catalog.types import Payload, PayloadFile
+from gezelctl.cli.subject import Place, Subject, find_subject, open_place, read_header
+from gezelctl.config.desired import DesiredServer
+from gezelctl.config.model import Accelerator, Backend, Spec
+from gezelctl.engines.launch import LaunchRequest, Rendered, render
+from gezelctl.engines.llama_cpp.fitting import Asked, FitReport, fit
+from gezelctl.engines.llama_cpp.planner import HostMemory, LaunchQuestion, host_memory
+from gezelctl.engines.types import Scalar
+from gezelctl.errors import UsageFault
+from gezelctl.gguf.types import GgufSummary
+from gezelctl.observe.types import Device, EngineProbe, Facts, Gpu, Observed
+
+_PORT = 8080
+_START_TIMEOUT_S = 300
+_DEVICE_NAMES = {"cuda": "CUDA", "vulkan": "Vulkan", "rocm": "ROCm"}
+_NVIDIA = ("nvidia", "geforce", "quadro", "tesla", "rtx", "gtx")
+
+
+class FitOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the command line, by their names there; None = not given."""
+
+    files: tuple[str, ...] = ()
+    host: str | None = None
+    catalogs: tuple[str, ...] = ()
+    context: int | None = None
+    context_total: int | None = None
+    slots: int | None = None
+    kv_unified: bool | None = None
+    kv_cache: tuple[str, str] | None = None
+    batch: int | None = None
+    ubatch: int | None = None
+    flash_attn: str | None = None
+    swa_full: bool | None = None
+    n_gpu_layers: int | None = None
+    n_cpu_moe: int | None = None
+    tensor_split: str | None = None
+    no_kv_offload: bool | None = None
+    embeddings: bool | None = None
+    spec_type: str | None = None
+    draft: str | None = None
+    mmproj: str | None = None
+    facts_file: Path | None = None
+    backend: str | None = None
+    accelerator: Accelerator | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer with what it is about. `launch` is the command line, where one would be started."""
+
+    subject: Subject
+    header: GgufSummary
+    facts: Facts
+    memory: HostMemory
+    report: FitReport
+    launch: Rendered | None
+
+
+class _FactsFile(msgspec.Struct, rename="camel"):
+    """`gezelctl facts -o json`, or a snapshot: either key is there."""
+
+    facts: Facts | None = None
+    engines: dict[str, EngineProbe] = {}
+    observed: Observed | None = None
+
+
+def read_facts_file(path: Path) -> tuple[Facts, dict[str, EngineProbe]]:
+    """Facts and engine builds of a host. Raises UsageFault for a file that holds none."""
+    cure = "Name a file of `gezelctl facts -o json` or `gezelctl snapshot`."
+    try:
+        document = msgspec.json.decode(path.read_bytes(), type=_FactsFile)
+    except OSError as error:
+        raise UsageFault(f"{path} cannot be read: {(error.strerror or str(error)).lower()}", cure=cure) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageFault(f"{path} holds no facts: {error}", cure=cure) from error
+    if document.observed is not None:
+        return document.observed.facts, document.observed.engines
+    if document.facts is None:
+        raise UsageFault(f"{path} holds no facts", cure=cure)
+    return document.facts, document.engines
+
+
+def run_fit(named: str, options: FitOptions) -> Outcome:
+    """Find the model, read its header, look at the host and ask the planner."""
+    given = read_facts_file(options.facts_file) if options.facts_file else None
+    place = open_place(options.files, options.host or (given[0].host if given else None), options.catalogs)
+    subject = find_subject(named, place)
+    if subject.payload.engine != "llama-cpp":
+        raise UsageFault(f"{named} is an MLX model; fit reads GGUF headers", cure="See `gezelctl inspect` for it.")
+    header = read_header(subject, place)
+    if header is None:
+        raise UsageFault(f"{named} has no weights", cure="Name a model with a GGUF file.")
+    backend_name, backend = _backend(subject, place, options)
+    facts, probe = _host(given, place, backend_name, backend, options)
+    if backend is None:
+        backend = Backend(engine="llama-cpp", accelerator=options.accelerator or _accelerator(facts))
+    probe = probe or _assumed_probe(backend_name, backend, facts)
+    server = _server(subject, options, backend_name, backend)
+    question = _question(subject, place, options, header, server=server, probe=probe)
+    budget = place.session.desired.memory_budget_bytes if place.session else 0
+    memory = host_memory(facts, explicit_bytes=budget)
+    try:
+        report = fit(question, memory, _asked(options))
+    except ValueError as error:
+        raise UsageFault(f"{named}: {error}", cure="Change the context, slots or batch.") from error
+    return Outcome(subject, header, facts, memory, report, _launch(question, report, subject, place, probe))
+
+
+def _asked(options: FitOptions) -> Asked:
+    type_k, type_v = options.kv_cache or ("", "")
+    return Asked(context_total=options.context_total or 0, type_k=type_k, type_v=type_v)
+
+
+def _backend(subject: Subject, place: Place, options: FitOptions) -> tuple[str, Backend | None]:
+    """The server's own backend, the named one, or the only or default one of models.yaml; None = to be assumed."""
+    if options.accelerator and options.backend:
+        raise UsageFault("--accelerator and --backend exclude each other", cure="A backend has its accelerator.")
+    if options.accelerator:
+        return options.accelerator, None
+    if subject.resolved is not None and options.backend is None:
+        return subject.resolved.server.backend_name, subject.resolved.server.backend
+    known = place.session.desired.backends if place.session else {}
+    if options.backend is not None and options.backend not in known:
+        raise UsageFault(f"--backend {options.backend}: models.yaml has none", cure=_choose(known))
+    name = options.backend or next((n for n, b in known.items() if b.engine == "llama-cpp"), "")
+    return (name, known[name]) if name else ("llama-server", None)
+
+
+def _choose(known: Iterable[str]) -> str:
+    names = ", ".join(sorted(known))
+    return f"Choose one of {names}." if names else "Name models.yaml with -f."
+
+
+def _host(
+    given: tuple[Facts, dict[str, EngineProbe]] | None,
+    place: Place,
+    name: str,
+    backend: Backend | None,
+    options: FitOptions,
+) -> tuple[Facts, EngineProbe | None]:
+    """Facts of the host, and what is known of the engine build there."""
+    if given is not None:
+        facts, engines = given
+        probe = engines.get(name)
+        return facts, probe if probe and not probe.error and not probe.pending else None
+    from gezelctl.cli.session import this_host
+
+    if options.host and options.host != this_host():
+        raise UsageFault(
+            f"--host {options.host} is not this host, and its facts are not here",
+            cure="Add --facts FILE with the output of `gezelctl facts -o json` or `gezelctl snapshot` there.",
+        )
+    from gezelctl.observe.facts import read_facts
+    from gezelctl.observe.mounts import Mounts
+
+    found = None
+    if backend is not None:
+        from gezelctl.observe.probe import probe_backend
+
+        found = probe_backend(name, backend, place.paths)
+    usable = found if found and not found.error and not found.pending else None
+    facts, _ = read_facts(Mounts(), (), (usable,) if usable else ())
+    return facts, usable
+
+
+def _accelerator(facts: Facts) -> Accelerator:
+    """What an engine on this host most likely computes on."""
+    if facts.os == "darwin" and facts.arch in {"arm64", "aarch64"}:
+        return "metal"
+    if not facts.gpus:
+        return "cpu"
+    return "cuda" if any(_is_nvidia(gpu) for gpu in facts.gpus) else "vulkan"
+
+
+def _is_nvidia(gpu: Gpu) -> bool:
+    return any(word in gpu.name.lower() for word in _NVIDIA)
+
+
+def _assumed_probe(name: str, backend: Backend, facts: Facts) -> EngineProbe:
+    """A build that nobody has looked at: every flag by its newest name, the GPUs in the driver's order."""
+    prefix = _DEVICE_NAMES.get(backend.accelerator)
+    gpus = facts.gpus if prefix else ()
+    devices = tuple(Device(f"{prefix}{i}", g.name, g.total_bytes, g.free_bytes) for i, g in enumerate(gpus))
+    return EngineProbe(backend=name, engine="llama-cpp", program="llama-server", devices=devices, pending=True)
+
+
+def _question(
+    subject: Subject,
+    place: Place,
+    options: FitOptions,
+    header: GgufSummary,
+    *,
+    server: DesiredServer,
+    probe: EngineProbe,
+) -> LaunchQuestion:
+    companions = {role: _companion(subject, place, role, named) for role, named in _named_companions(options)}
+    payload = _with_companions(subject.payload, companions)
+    drafter = server.spec is None or server.spec.type != "none"
+    files = applicable_files(payload, accelerator=server.backend.accelerator, vision=server.vision, drafter=drafter)
+    headers = {role: found.header for role, found in companions.items() if found}
+    return LaunchQuestion(
+        server=server,
+        model=subject.model,
+        payload=payload,
+        files=files,
+        probe=probe,
+        gguf=header,
+        draft_gguf=headers.get("draft"),
+        mmproj_gguf=headers.get("mmproj"),
+    )
+
+
+@dataclass(frozen=True)
+class _Companion:
+    file: PayloadFile
+    header: GgufSummary
+
+
+def _named_companions(options: FitOptions) -> tuple[tuple[str, str | None], ...]:
+    return (("mmproj", options.mmproj), ("draft", options.draft))
+
+
+def _companion(subject: Subject, place: Place, role: str, named: str | None) -> _Companion | None:
+    """A projector or drafter that was named, else the model's own."""
+    if named is not None:
+        other = find_subject(named, place)
+        header = read_header(other, place)
+        if header is None:
+            raise UsageFault(f"{named} is no GGUF model", cure="Name a .gguf file.")
+        return _Companion(msgspec.structs.replace(other.payload.files[0], role=role), header)
+    own = subject.group(role)
+    header = read_header(subject, place, role)
+    return _Companion(own[0], header) if header is not None else None
+
+
+def _with_companions(payload: Payload, companions: dict[str, _Companion | None]) -> Payload:
+    added = tuple(c.file for c in companions.values() if c and c.file not in payload.files)
+    roles = {file.role for file in added}
+    kept = tuple(file for file in payload.files if file.role not in roles)
+    return msgspec.structs.replace(payload, files=(*kept, *added))
+
+
+def _server(subject: Subject, options: FitOptions, backend_name: str, backend: Backend) -> DesiredServer:
+    """The server of models.yaml, or one of nothing but this model, with what the command line says over it."""
+    base = subject.resolved.server if subject.resolved else None
+    if base is None:
+        base = DesiredServer(
+            name=subject.model.id,
+            port=_PORT,
+            host="127.0.0.1",
+            backend_name=backend_name,
+            backend=backend,
+            start_timeout_s=_START_TIMEOUT_S,
+            model=subject.model.id,
+        )
+    changed: dict[str, object] = {"backend_name": backend_name, "backend": backend}
+    changed |= {name: value for name, value in _direct(options).items() if value is not None}
+    changed["engine_options"] = {**base.engine_options, **_engine_options(options)}
+    return msgspec.structs.replace(base, **changed)
+
+
+def _direct(options: FitOptions) -> dict[str, object | None]:
+    kinds = options.kv_cache
+    spec = Spec(type=options.spec_type, draft_model=None) if options.spec_type else None
+    return {
+        "context": options.context,
+        "slots": options.slots,
+        "kv_cache": kinds[0] if kinds else None,
+        "vision": True if options.mmproj else None,
+        "spec": spec,
+    }
+
+
+def _engine_options(options: FitOptions) -> dict[str, Scalar]:
+    values: dict[str, Scalar | None] = {
+        "kvUnified": options.kv_unified,
+        "batchSize": options.batch,
+        "ubatchSize": options.ubatch,
+        "flashAttn": options.flash_attn,
+        "swaFull": options.swa_full,
+        "nGpuLayers": options.n_gpu_layers,
+        "nCpuMoe": options.n_cpu_moe,
+        "tensorSplit": options.tensor_split,
+        "kvOffload": False if options.no_kv_offload else None,
+        "embeddings": options.embeddings,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _launch(
+    question: LaunchQuestion, report: FitReport, subject: Subject, place: Place, probe: EngineProbe
+) -> Rendered | None:
+    """The command line of the chosen launch; None for a model that does not fit."""
+    if report.answer.refusal is not None:
+        return None
+    path = subject.payload.files[0].origin.path
+    folder = os.path.dirname(path) if path else f"{place.paths.models}/llama-cpp/{subject.payload.model_id}"  # noqa: PTH120
+    return render(
+        LaunchRequest(
+            server=question.server,
+            model=question.model,
+            payload=question.payload,
+            files=question.files,
+            payload_dir=folder,
+            probe=probe,
+            slots_dir=f"{place.paths.state}/slots/{question.server.name}",
+            config_path="",
+            gguf=question.gguf,
+            draft_gguf=question.draft_gguf,
+            planned=report.answer.values,
+        )
+    )
