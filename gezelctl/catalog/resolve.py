@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,8 +15,8 @@ from gezelctl.catalog.inline import source_payloads
 from gezelctl.catalog.names import CONTROL, near_names
 from gezelctl.catalog.onefile import SUFFIXES, OneFileCatalog
 from gezelctl.catalog.payload import applicable_files
-from gezelctl.catalog.servers import Resolved
-from gezelctl.catalog.types import Model, Payload
+from gezelctl.catalog.servers import NamedDrafter, Resolved
+from gezelctl.catalog.types import Model, Origin, Payload, PayloadFile
 from gezelctl.catalog.versions import ModelRef, parse_ref
 from gezelctl.config.desired import DesiredServer, HostDesired
 from gezelctl.config.diagnostics import Diagnostic, InvalidConfig, Place
@@ -92,14 +92,21 @@ def _open(path: str, base_dir: str) -> GildeCatalog | OneFileCatalog:
 def resolve_servers(desired: HostDesired) -> tuple[Resolved, ...]:
     """Every server of a host with its payload and the files that it needs, in the order of `desired.servers`."""
     catalogs = Catalogs(desired.catalogs, desired.base_dir)
-    return tuple(resolve_server(server, catalogs, Path(desired.base_dir)) for server in desired.servers)
+    inline = {server.name: server for server in desired.servers if server.source}
+    return tuple(resolve_server(server, catalogs, Path(desired.base_dir), inline) for server in desired.servers)
 
 
-def resolve_server(server: DesiredServer, catalogs: Catalogs, base_dir: Path) -> Resolved:
-    """One server. What is wrong is in `diagnostics`, never raised, so that one run reports all servers."""
+def resolve_server(
+    server: DesiredServer, catalogs: Catalogs, base_dir: Path, inline: Mapping[str, DesiredServer] | None = None
+) -> Resolved:
+    """One server. What is wrong is in `diagnostics`, never raised, so that one run reports all servers.
+
+    `inline` are the servers with a model of their own, by name, which another one may draft with.
+    """
     try:
         model, warnings = _model(server, catalogs, base_dir)
         payload = _payload(server, model)
+        named = _drafter(server, catalogs, base_dir, inline or {})
     except InvalidConfig as error:
         found = error.diagnostics
         return Resolved(server, diagnostics=tuple(_addressed(diagnostic, server) for diagnostic in found))
@@ -107,7 +114,8 @@ def resolve_server(server: DesiredServer, catalogs: Catalogs, base_dir: Path) ->
     drafter = server.spec is None or server.spec.type != "none"
     accelerator = server.backend.accelerator
     files = applicable_files(payload, accelerator=accelerator, vision=server.vision, drafter=drafter)
-    return Resolved(server, model, payload, files, tuple(_addressed(warning, server) for warning in warnings))
+    found = tuple(_addressed(warning, server) for warning in warnings)
+    return Resolved(server, model, payload, files, found, named)
 
 
 def _model(server: DesiredServer, catalogs: Catalogs, base_dir: Path) -> Found:
@@ -139,6 +147,36 @@ def _payload(server: DesiredServer, model: Model) -> Payload:
         summary = f"{model.id} has no projector, so it cannot see"
         raise fault("E0219", summary, cure="remove vision, or add mmproj", place=server.place("vision"))
     return payload
+
+
+def _drafter(
+    server: DesiredServer, catalogs: Catalogs, base_dir: Path, inline: Mapping[str, DesiredServer]
+) -> NamedDrafter | None:
+    """What `spec.draftModel` names. None also for an id that no catalog has: it may be installed nevertheless.
+
+    Raises InvalidConfig for a catalog model that cannot be used.
+    """
+    name = server.spec.draft_model if server.spec and server.spec.type != "none" else None
+    if not name or server.backend.engine != "llama-cpp":
+        return None
+    place = server.place("spec.draftModel")
+    if "/" in name or name.endswith(".gguf"):
+        file = PayloadFile(name=os.path.basename(name), role="draft", origin=Origin(kind="path", path=name))  # noqa: PTH119 - no disk
+        return NamedDrafter(name, (file,))
+    try:
+        model = (
+            _model(inline[name], catalogs, base_dir)[0] if name in inline else catalogs.look_up(name, place=place)[0]
+        )
+    except InvalidConfig as error:
+        if any(found.code != "E0210" for found in error.diagnostics):
+            raise
+        return None
+    payload = model.payloads.get("llama-cpp")
+    if payload is None:
+        summary = f"{name} has no files for llama-cpp, so it cannot draft"
+        raise fault("E0216", summary, cure="choose another draft model", place=place)
+    files = tuple(file for file in payload.files if file.role in {"weights", "shard"})
+    return NamedDrafter(name, files, payload)
 
 
 def _addressed(diagnostic: Diagnostic, server: DesiredServer) -> Diagnostic:

@@ -9,6 +9,18 @@ from gezelctl.config.desired import DesiredServer
 from gezelctl.config.diagnostics import Diagnostic
 
 
+class NamedDrafter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The draft model that a server's `spec.draftModel` names, which is not part of the server's own payload.
+
+    `name` is what the server says: a catalog id, the name of an inline model, or the absolute path of a GGUF, which is
+    used where it stands and has no payload. `files` are the weights, the first shard first.
+    """
+
+    name: str
+    files: tuple[PayloadFile, ...]
+    payload: Payload | None = None
+
+
 class Resolved(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One server after catalog look-up.
 
@@ -21,3 +33,9 @@ class Resolved(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     payload: Payload | None = None
     files: tuple[PayloadFile, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    drafter: NamedDrafter | None = None
+
+    @property
+    def all_files(self) -> tuple[PayloadFile, ...]:
+        """`files` and those of a named drafter."""
+        return (*self.files, *(self.drafter.files if self.drafter else ()))

@@ -154,4 +154,10 @@ def _require_known(session: Session, options: PlanOptions, observed: Observed) -
 def _locations(item: Resolved, paths: Paths) -> Locations:
     name = item.server.name
     folder = str(paths.payload_dir(item.payload.engine, item.payload.model_id)) if item.payload else ""
-    return Locations(payload_dir=folder, slots_dir=str(paths.slots(name)), config_path=str(paths.config(name)))
+    draft = item.drafter.payload if item.drafter else None
+    return Locations(
+        payload_dir=folder,
+        slots_dir=str(paths.slots(name)),
+        config_path=str(paths.config(name)),
+        draft_dir=str(paths.payload_dir(draft.engine, draft.model_id)) if draft else "",
+    )

@@ -73,13 +73,13 @@ def read_headers(
         group[0].sha256: group
         for item in resolved
         if item.payload and item.payload.engine == "llama-cpp"
-        for group in gguf_groups(item.files)
+        for group in (*gguf_groups(item.files), *gguf_groups(item.drafter.files if item.drafter else ()))
         if group[0].sha256 and group[0].origin.kind != "path" and group[0].sha256 not in known
     }
     found: dict[str, GgufSummary] = {}
     remote: dict[str, Group] = {}
     for sha256, group in sorted(wanted.items()):
-        path = _stored(sha256, installed) or adoptable.get(sha256, "")
+        path = stored_file(sha256, installed) or adoptable.get(sha256, "")
         summary = _local(path, cache_dir) if path else cached_remote(group, _hub(config, ""), cache_dir)
         if summary is not None:
             found[sha256] = summary
@@ -95,7 +95,7 @@ def _known(installed: Iterable[InstalledPayload]) -> set[str]:
     return {p.manifest.files[0].sha256 for p in installed if p.manifest.gguf and p.manifest.files}
 
 
-def _stored(sha256: str, installed: Iterable[InstalledPayload]) -> str:
+def stored_file(sha256: str, installed: Iterable[InstalledPayload]) -> str:
     """Absolute path of a whole file of the store, "" when there is none."""
     return next(
         (f"{p.path}/{f.name}" for p in installed for f in p.manifest.files if _whole(p, f.name) and f.sha256 == sha256),

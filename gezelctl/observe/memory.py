@@ -29,6 +29,7 @@ _FIELD: Final = {
     "output": "output_bytes",
 }
 _MIB = 1024 * 1024
+_ROUNDING_BYTES = _MIB // 200 + 1
 _READ_LIMIT_BYTES = 4 * _MIB
 HOST: Final = "host"
 
@@ -62,7 +63,8 @@ def parse_memory(lines: Iterable[str], resident_bytes: int = 0) -> MemoryReading
         of_kind = totals[_FIELD[kind]]
         device = device_of(buffer)
         of_kind[device] = of_kind.get(device, 0) + round(mebibytes * _MIB)
-    return MemoryReading(**totals, resident_bytes=resident_bytes)
+    rounded = sum(kind in {"KV", "RS"} for *_, kind in values)
+    return MemoryReading(**totals, resident_bytes=resident_bytes, context_rounding_bytes=rounded * _ROUNDING_BYTES)
 
 
 def read_memory(log: Path, offset: int, resident_bytes: int = 0) -> MemoryReading | None:

@@ -22,12 +22,14 @@ from gezelctl.observe.probe import probe_backend
 from gezelctl.observe.processes import ProcessState, process_identity, process_state, resident_bytes
 from gezelctl.observe.sources import read_sources
 from gezelctl.observe.threads import each
-from gezelctl.observe.types import EngineProbe, Live, Observed, PortHolder, ServerFact
+from gezelctl.observe.types import EngineProbe, Live, MemoryReading, Observed, PortHolder, ServerFact
+from gezelctl.observe.vocabs import read_vocabs
 from gezelctl.store.files import StateError
 from gezelctl.store.layout import Paths
+from gezelctl.store.learned import read_broken, read_measured
 from gezelctl.store.manifests import scan
 from gezelctl.store.records import read_records, read_state
-from gezelctl.store.types import RunRecord, StackState
+from gezelctl.store.types import MeasuredMemory, RunRecord, StackState
 
 API_KEY_VARIABLE = {"llama-cpp": "LLAMA_API_KEY", "mlx": "GEZELCTL_MLX_API_KEY"}
 """Where each engine reads its API key from."""
@@ -85,6 +87,7 @@ def observe(
         cache_dir=paths.cache / "gguf",
         offline=offline,
     )
+    vocabs = read_vocabs(resolved, inventory.payloads, sources.facts, sources.adoptable, paths.cache / "gguf")
     problems += [*gpu_problems, *sources.problems, *headers.problems]
     answers = _live(recorded, Path(desired.base_dir)) if live else {}
     return Observed(
@@ -98,6 +101,9 @@ def observe(
         directories=sources.directories,
         secrets=_secrets(desired, paths, problems),
         headers=headers.found,
+        vocabs=vocabs,
+        broken_drafters=_broken(paths, problems),
+        measured=_measured(paths, problems),
         state=_state(paths, problems),
         store_path=str(paths.store),
         state_path=str(paths.state),
@@ -149,6 +155,8 @@ def _server(item: _Recorded, live: Live | None) -> ServerFact:
     memory = None
     if log and process.state == "running" and item.launch and item.launch.engine == "llama-cpp":
         memory = read_memory(log, record.log_offset, resident_bytes(process.pid))
+    elif process.state == "running" and item.launch:
+        memory = MemoryReading(resident_bytes=resident_bytes(process.pid))  # MLX names no sizes
     well = process.state == "running" and (live is None or live.health in {"Ready", "Loading"})
     tail = log_tail(log, record.log_offset) if log and not well else ()
     return ServerFact(
@@ -202,6 +210,22 @@ def _hmac_key(paths: Paths, problems: list[str]) -> bytes:
     except OSError as error:
         problems.append(f"{paths.hmac_key} cannot be read: {error.strerror}; changed secrets go unnoticed")
         return b""
+
+
+def _broken(paths: Paths, problems: list[str]) -> dict[str, str]:
+    try:
+        return {key: broken.reason for key, broken in sorted(read_broken(paths).items())}
+    except StateError as error:
+        problems.append(error.message)
+        return {}
+
+
+def _measured(paths: Paths, problems: list[str]) -> dict[str, MeasuredMemory]:
+    try:
+        return dict(sorted(read_measured(paths).items()))
+    except StateError as error:
+        problems.append(error.message)
+        return {}
 
 
 def _state(paths: Paths, problems: list[str]) -> StackState | None:

@@ -68,7 +68,7 @@ def read_sources(
     mounts: Mounts,
 ) -> Sources:
     """Every local file that the resolved servers could use. A file is hashed once, then remembered in the cache."""
-    files = [file for item in resolved for file in item.files]
+    files = [file for item in resolved for file in item.all_files]
     facts: dict[str, SourceFact] = {}
     directories: dict[str, FolderFiles] = {}
     for path, file in sorted({f.origin.path: f for f in files if f.origin.kind == "path"}.items()):

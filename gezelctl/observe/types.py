@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from gezelctl.gguf.types import GgufSummary
-from gezelctl.store.types import InstalledPayload, RunRecord, StackState
+from gezelctl.gguf.types import GgufSummary, VocabDigest
+from gezelctl.store.types import InstalledPayload, MeasuredMemory, RunRecord, StackState
 
 
 class Flag(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -147,6 +147,8 @@ class MemoryReading(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     compute_bytes: dict[str, int] = {}
     output_bytes: dict[str, int] = {}
     resident_bytes: int = 0
+    context_rounding_bytes: int = 0
+    """By how much the sum of `context_bytes` may be off, since the log rounds each line."""
 
 
 class ServerFact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -174,6 +176,12 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     headers: dict[str, GgufSummary] = {}
     """sha256 → header of a wanted GGUF file that is not a local source: companions of installed payloads, and files
     read from afar before they are downloaded."""
+    vocabs: dict[str, VocabDigest] = {}
+    """sha256 → vocabulary, of the targets and draft models of this host that are on its disks."""
+    broken_drafters: dict[str, str] = {}
+    """"<engine digest>/<sha256 of the drafter>" → how that pair took a server down."""
+    measured: dict[str, MeasuredMemory] = {}
+    """"<engine digest>/<architecture>" → the last start that was measured."""
     adoptable: dict[str, str] = {}
     """sha256 → absolute path, only for digests that some payload needs."""
     directories: dict[str, tuple[tuple[str, int, str], ...]] = {}

@@ -17,6 +17,8 @@ class Locations(msgspec.Struct, frozen=True):
     payload_dir: str
     slots_dir: str
     config_path: str
+    draft_dir: str = ""
+    """The payload folder of the catalog model that `spec.draftModel` names, "" when it names none."""
 
 
 class PlanOptions(msgspec.Struct, frozen=True):

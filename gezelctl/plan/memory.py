@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import msgspec
 
 from gezelctl.catalog.servers import Resolved
+from gezelctl.catalog.types import PayloadFile
 from gezelctl.engines.llama_cpp.planner import (
     Held,
     HostPlan,
@@ -15,25 +16,36 @@ from gezelctl.engines.llama_cpp.planner import (
     host_memory,
 )
 from gezelctl.engines.llama_cpp.planner.placement import engine_names
-from gezelctl.engines.types import LaunchSpec
+from gezelctl.engines.llama_cpp.planner.refuse import DOES_NOT_FIT, TOGETHER
+from gezelctl.engines.types import LaunchSpec, Scalar
 from gezelctl.observe.types import EngineProbe, MemoryReading, Observed, ServerFact
-from gezelctl.plan.headers import companion_header, header, installed_weights
+from gezelctl.plan.drafters import draft_digests, draft_paths, launched_spec, with_drafter
+from gezelctl.plan.headers import companion_header, header
 from gezelctl.plan.inputs import PlanInputs
 from gezelctl.plan.payloads import effective_files
 from gezelctl.plan.records import recorded_launch
 from gezelctl.plan.types import Capacity
 from gezelctl.plan.units import format_bytes
 
+MEMORY_REFUSALS = frozenset({DOES_NOT_FIT, TOGETHER})
+"""Refusals for want of memory; the others say that a launch is impossible as it is written."""
 _HOST = "host"
 
 
-def plan_memory(inputs: PlanInputs) -> HostPlan:
+class MemoryPlan(msgspec.Struct, frozen=True):
+    """The launch planner's answers for the servers of a host, with what it was asked."""
+
+    host: HostPlan
+    questions: dict[str, LaunchQuestion]
+
+
+def plan_memory(inputs: PlanInputs) -> MemoryPlan:
     """The launch planner's answer for every server of this host whose model is resolved, selected or not."""
-    observed = inputs.observed
-    questions = [q for item in inputs.resolved if (q := _question(item, observed, inputs.preferred))]
+    asked = {item.server.name: q for item in inputs.resolved if (q := _question(item, inputs))}
     held = _held(inputs)
     budget = inputs.desired.memory_budget_bytes
-    return decide(questions, host_memory(observed.facts, held, budget))
+    plan = decide(tuple(asked.values()), host_memory(inputs.observed.facts, held, budget))
+    return MemoryPlan(plan, asked)
 
 
 def answer_of(plan: HostPlan, name: str) -> LaunchAnswer | None:
@@ -83,40 +95,49 @@ def measured(reading: MemoryReading | None) -> int:
     return sum(sum(kind.values()) for kind in kinds)
 
 
-def _question(item: Resolved, observed: Observed, preferred: Mapping[str, LaunchSpec]) -> LaunchQuestion | None:
+def _question(item: Resolved, inputs: PlanInputs) -> LaunchQuestion | None:
     if item.model is None or item.payload is None or any(d.severity == "error" for d in item.diagnostics):
         return None
+    observed = inputs.observed
     files = effective_files(item.files, observed)
     probe = observed.engines.get(item.server.backend_name)
     usable = probe if probe and not probe.pending and not probe.error else None
     fact = next((f for f in observed.servers if f.name == item.server.name), None)
     weights = next((f for f in files if f.role in {"weights", "shard"}), None)
-    draft = next((f for f in files if f.role == "draft"), None)
-    return LaunchQuestion(
+    launch = _live_launch(fact) or inputs.preferred.get(item.server.name)
+    question = LaunchQuestion(
         server=item.server,
         model=item.model,
         payload=item.payload,
         files=files,
         probe=usable,
         gguf=header(weights, item, observed),
-        draft_gguf=companion_header(draft, observed),
+        draft_gguf=companion_header(next((f for f in files if f.role == "draft"), None), observed),
         mmproj_gguf=companion_header(next((f for f in files if f.role == "mmproj"), None), observed),
-        drafts=installed_weights(observed),
-        running=_settled(
-            _live_launch(fact) or preferred.get(item.server.name), {f.name: f.sha256 for f in files}, usable
-        ),
+        drafts=draft_paths(item, observed, inputs.locations[item.server.name]),
+        running=_settled(launch, item, files, usable, observed),
     )
+    return with_drafter(question, item, observed) if item.payload.engine == "llama-cpp" else question
 
 
-def _settled(launch: LaunchSpec | None, digests: dict[str, str], probe: EngineProbe | None) -> Running | None:
+def _settled(
+    launch: LaunchSpec | None,
+    item: Resolved,
+    files: tuple[PayloadFile, ...],
+    probe: EngineProbe | None,
+    observed: Observed,
+) -> Running | None:
     """How the server runs now, or was to be started: of worth for the same files on the same build."""
-    if launch is None or probe is None or launch.engine_digest != probe.digest or launch.payload != digests:
+    if launch is None or probe is None or launch.engine_digest != probe.digest:
         return None
-    spec = next((str(v.value) for v in launch.values if v.name == "spec.type"), "")
-    return Running(
-        values={v.name: v.value for v in launch.values if v.origin == "planner"},
-        spec_types=tuple(spec.split(",")) if spec else (),
-    )
+    if launch.payload != {f.name: f.sha256 for f in files} | draft_digests(launch, files, item, observed):
+        return None
+    return Running(values=planner_values(launch), spec_types=launched_spec(launch).types)
+
+
+def planner_values(launch: LaunchSpec) -> dict[str, Scalar]:
+    """The values of a launch that the planner chose."""
+    return {v.name: v.value for v in launch.values if v.origin == "planner"}
 
 
 def _live_launch(fact: ServerFact | None) -> LaunchSpec | None:

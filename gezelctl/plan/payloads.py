@@ -28,7 +28,9 @@ class PayloadNeed(msgspec.Struct, frozen=True):
         return payload_address(self.payload)
 
 
-class _Problem(msgspec.Struct, frozen=True):
+class Problem(msgspec.Struct, frozen=True):
+    """Why a file or payload cannot be used, and what to do."""
+
     reason: str
     cause: str
     cure: str
@@ -63,20 +65,24 @@ def effective_files(files: Iterable[PayloadFile], observed: Observed) -> tuple[P
 
 
 def needs(resolved: Iterable[Resolved], observed: Observed) -> tuple[PayloadNeed, ...]:
-    """The payloads of the given servers, one each, sorted by address; files are the union over its servers."""
-    grouped: dict[str, list[Resolved]] = {}
+    """The payloads of the given servers and of the draft models that they name, one each, sorted by address.
+
+    The files are the union over the servers.
+    """
+    grouped: dict[str, list[tuple[Payload, tuple[PayloadFile, ...], str]]] = {}
     for item in resolved:
         if item.payload:
-            grouped.setdefault(payload_address(item.payload), []).append(item)
+            named = item.drafter.payload if item.drafter else None
+            parts = [(item.payload, item.files), *([(named, item.drafter.files)] if item.drafter and named else [])]
+            for payload, files in parts:
+                grouped.setdefault(payload_address(payload), []).append((payload, files, item.server.name))
     result = []
-    for _, items in sorted(grouped.items()):
-        files: dict[str, PayloadFile] = {}
-        for item in items:
-            files |= {f.name: f for f in effective_files(item.files, observed)}
-        payload = items[0].payload
-        if payload:
-            servers = tuple(sorted(i.server.name for i in items))
-            result.append(PayloadNeed(payload=payload, files=tuple(files.values()), servers=servers))
+    for _, parts_of in sorted(grouped.items()):
+        wanted: dict[str, PayloadFile] = {}
+        for _, files, _ in parts_of:
+            wanted |= {f.name: f for f in effective_files(files, observed)}
+        servers = tuple(sorted({name for _, _, name in parts_of}))
+        result.append(PayloadNeed(payload=parts_of[0][0], files=tuple(wanted.values()), servers=servers))
     return tuple(result)
 
 
@@ -186,32 +192,33 @@ def store_disk(observed: Observed) -> Disk | None:
     return next((d for d in observed.facts.disks if d.path == observed.store_path), None)
 
 
-def _problem(need: PayloadNeed, observed: Observed) -> _Problem | None:
+def _problem(need: PayloadNeed, observed: Observed) -> Problem | None:
     if need.payload.disabled_reason:
-        return _Problem("payload_disabled", need.payload.disabled_reason, "choose another engine or model")
+        return Problem("payload_disabled", need.payload.disabled_reason, "choose another engine or model")
     for file in need.files:
         if file.origin.kind == "path":
-            found = _source_problem(file, observed.sources.get(file.origin.path))
+            found = source_problem(file, observed.sources.get(file.origin.path))
             if found:
                 return found
     if not need.files:
-        return _Problem("source_empty", "the source folder has no payload files", "name a folder with safetensors")
+        return Problem("source_empty", "the source folder has no payload files", "name a folder with safetensors")
     return None
 
 
-def _source_problem(file: PayloadFile, fact: SourceFact | None) -> _Problem | None:
+def source_problem(file: PayloadFile, fact: SourceFact | None) -> Problem | None:
+    """What is wrong with a local file; None when nothing is, or when it was not looked at."""
     path = file.origin.path
     if fact is None:
         return None
     if fact.kind == "directory":
-        return _Problem("source_is_directory", f"{path} is a folder", "name the GGUF file in it")
+        return Problem("source_is_directory", f"{path} is a folder", "name the GGUF file in it")
     if fact.kind != "file":
         words = {"missing": "does not exist", "unreadable": "cannot be read", "other": "is not a regular file"}
-        return _Problem(f"source_{fact.kind}", f"{path} {words[fact.kind]}", fact.cure or "correct source.path")
+        return Problem(f"source_{fact.kind}", f"{path} {words[fact.kind]}", fact.cure or "correct source.path")
     if fact.error:
-        return _Problem(fact.error_code or "source_broken", f"{path}: {fact.error}", fact.cure)
+        return Problem(fact.error_code or "source_broken", f"{path}: {fact.error}", fact.cure)
     if file.sha256 and fact.sha256 and file.sha256 != fact.sha256:
-        return _Problem(
+        return Problem(
             "hash_mismatch",
             f"{path} has sha256 {fact.sha256}, models.yaml pins {file.sha256}",
             "restore the file or correct source.sha256",

@@ -27,12 +27,15 @@ def make_plan(inputs: PlanInputs) -> Plan:
     before: list[Change] = [*_engines(selected, inputs.observed), *_payloads(selected, inputs)]
     by_address = {c.address: c for c in before}
     memory = plan_memory(inputs)
-    servers = [plan_server(r, inputs, by_address, answer_of(memory, r.server.name)) for r in selected]
+    servers = [
+        plan_server(r, inputs, by_address, answer_of(memory.host, r.server.name), memory.questions.get(r.server.name))
+        for r in selected
+    ]
     changes = [*before, *(s.change for s in servers if s.change), *_leftovers(inputs)]
     idle = [
         Change(address=s.address, action="noop", reason="in_sync", launch=s.launch) for s in servers if not s.change
     ]
-    capacity = (*disk_capacity(changes, inputs.observed), *_memory(memory, selected, inputs))
+    capacity = (*disk_capacity(changes, inputs.observed), *_memory(memory.host, selected, inputs))
     diagnostics = _diagnostics(selected, servers)
     applyable = (
         all(c.fits for c in capacity)
@@ -59,7 +62,7 @@ def make_plan(inputs: PlanInputs) -> Plan:
         capacity=capacity,
         diagnostics=diagnostics,
         decisions=tuple(
-            Decision(address=s.address, values=s.launch.values, notes=s.notes) for s in servers if s.launch
+            Decision(address=s.address, values=s.launch.values, notes=s.notes, lost=s.lost) for s in servers if s.launch
         ),
         only=inputs.options.only,
         excluded=inputs.options.excluded,

@@ -9,16 +9,19 @@ import msgspec
 from msgspec.structs import replace
 
 from gezelctl.catalog.servers import Resolved
+from gezelctl.catalog.types import Payload
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.engines.launch import LaunchRequest, Rendered, render
-from gezelctl.engines.llama_cpp.planner import LaunchAnswer
+from gezelctl.engines.llama_cpp.planner import LaunchAnswer, LaunchQuestion
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.observe.types import EngineProbe, Observed, PortHolder, ServerFact
 from gezelctl.plan.diff import diff_launch
-from gezelctl.plan.headers import companion_header, header, installed_weights
+from gezelctl.plan.drafters import draft_digests, draft_paths, launched_spec
+from gezelctl.plan.headers import companion_header, header
 from gezelctl.plan.inputs import Locations, PlanInputs
-from gezelctl.plan.memory import measured, refusal_words
-from gezelctl.plan.payloads import effective_files, payload_address
+from gezelctl.plan.measured import planned_memory
+from gezelctl.plan.memory import MEMORY_REFUSALS, measured, refusal_words
+from gezelctl.plan.payloads import effective_files, payload_address, source_problem
 from gezelctl.plan.records import fingerprint, recorded_launch
 from gezelctl.plan.types import Change, Field
 from gezelctl.store.types import RunRecord
@@ -32,6 +35,8 @@ class ServerPlan(msgspec.Struct, frozen=True):
     launch: LaunchSpec | None
     diagnostics: tuple[Diagnostic, ...] = ()
     notes: tuple[str, ...] = ()
+    lost: str = ""
+    """What the launch goes without for having failed with it, "" for nothing."""
 
 
 class _Verdict(msgspec.Struct, frozen=True):
@@ -42,29 +47,40 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 
 def plan_server(
-    item: Resolved, inputs: PlanInputs, planned: Mapping[str, Change], answer: LaunchAnswer | None
+    item: Resolved,
+    inputs: PlanInputs,
+    planned: Mapping[str, Change],
+    answer: LaunchAnswer | None,
+    question: LaunchQuestion | None = None,
 ) -> ServerPlan:
     """Decide one server.
 
-    `planned` holds the engine and payload changes of this plan by address, `answer` what the launch planner says.
+    `planned` holds the engine and payload changes of this plan by address, `answer` what the launch planner says to
+    `question`.
     """
     server, payload = item.server, item.payload
     if payload is None or any(d.severity == "error" for d in item.diagnostics):
         blocked = _blocked(server.address, "invalid", "the model cannot be resolved", "see the errors above")
         return ServerPlan(server.address, blocked, None, item.diagnostics)
-    depends = [planned[a] for a in (f"engine.{server.backend_name}", payload_address(payload)) if a in planned]
+    depends = [planned[a] for a in _needed(item, payload) if a in planned]
     for dependency in depends:
         if dependency.action == "blocked":
             cause = f"{dependency.address} is blocked: {dependency.cause}"
             blocked = _blocked(server.address, dependency.reason, cause, dependency.cure)
             return ServerPlan(server.address, blocked, None, item.diagnostics)
+    stopped = _drafter_problem(item, inputs.observed)
+    if stopped:
+        return ServerPlan(server.address, stopped, None, item.diagnostics)
     probe = inputs.observed.engines.get(server.backend_name)
     if probe is None or probe.pending:
         return _pending_engine(item, inputs, depends)
     refused = refusal_words(item, answer) if answer else None
-    if refused and answer and not _runs(item, inputs.observed):
-        blocked = _blocked(server.address, "does_not_fit", *refused)
-        return ServerPlan(server.address, blocked, None, item.diagnostics, answer.notes)
+    if refused and answer and answer.refusal:
+        if answer.refusal.code not in MEMORY_REFUSALS or not _runs(item, inputs.observed):
+            reason = "does_not_fit" if answer.refusal.code in MEMORY_REFUSALS else "invalid"
+            blocked = _blocked(server.address, reason, *refused)
+            return ServerPlan(server.address, blocked, None, item.diagnostics, answer.notes)
+        answer = _as_it_runs(answer, item, inputs.observed)
     rendered = render_server(item, inputs, probe, answer)
     diagnostics = (*item.diagnostics, *rendered.diagnostics)
     if rendered.spec is None or any(d.severity == "error" for d in rendered.diagnostics):
@@ -72,16 +88,58 @@ def plan_server(
         cause = first.summary if first else "no launch can be rendered"
         blocked = _blocked(server.address, "invalid", cause, first.cure if first else "")
         return ServerPlan(server.address, blocked, None, diagnostics, rendered.notes)
-    change = _change(item, rendered.spec, inputs, depends)
+    external = draft_digests(rendered.spec, effective_files(item.files, inputs.observed), item, inputs.observed)
+    spec = replace(rendered.spec, payload={**rendered.spec.payload, **external})
+    change = _change(item, spec, inputs, depends)
     if change and answer and answer.estimate:
         fact = _fact(server.name, inputs.observed)
         change = replace(
             change,
             memory_before_bytes=measured(fact.memory) if fact else 0,
             memory_after_bytes=answer.estimate.total_bytes,
+            planned_memory=planned_memory(question, answer) if question else None,
         )
     notes = tuple(dict.fromkeys((*(answer.notes if answer else ()), *rendered.notes)))
-    return ServerPlan(server.address, change, rendered.spec, diagnostics, notes)
+    return ServerPlan(server.address, change, spec, diagnostics, notes, _lost(question, answer))
+
+
+def _needed(item: Resolved, payload: Payload) -> tuple[str, ...]:
+    """Addresses of what a server cannot start without."""
+    named = item.drafter.payload if item.drafter else None
+    return (
+        f"engine.{item.server.backend_name}",
+        payload_address(payload),
+        *([payload_address(named)] if named else []),
+    )
+
+
+def _drafter_problem(item: Resolved, observed: Observed) -> Change | None:
+    """A draft model given by its path that cannot be used."""
+    if item.drafter is None or item.drafter.payload is not None:
+        return None
+    path = item.drafter.name
+    found = source_problem(item.drafter.files[0], observed.sources.get(path))
+    place = item.server.place("spec.draftModel")
+    where = f" ({place.short})" if place else ""
+    cure = found.cure.replace("source.path", "spec.draftModel") if found else ""
+    return _blocked(item.server.address, found.reason, f"{found.cause}{where}", cure) if found else None
+
+
+def _lost(question: LaunchQuestion | None, answer: LaunchAnswer | None) -> str:
+    """The drafter that is left out because it took this build down."""
+    if question is None or answer is None or not question.broken_drafter or answer.spec.draft_model:
+        return ""
+    return f"runs without its draft model, which took this engine build down: {question.broken_drafter}"
+
+
+def _as_it_runs(answer: LaunchAnswer, item: Resolved, observed: Observed) -> LaunchAnswer:
+    """What a running server was started with, where the host has no room for it any more."""
+    fact = _fact(item.server.name, observed)
+    launch = recorded_launch(fact.record) if fact and fact.record else None
+    if launch is None:
+        return answer
+    values = tuple(v for v in launch.values if v.origin == "planner")
+    return replace(answer, values=values, spec=launched_spec(launch))
 
 
 def render_server(item: Resolved, inputs: PlanInputs, probe: EngineProbe, answer: LaunchAnswer | None) -> Rendered:
@@ -105,7 +163,7 @@ def render_server(item: Resolved, inputs: PlanInputs, probe: EngineProbe, answer
             probe=probe,
             slots_dir=place.slots_dir,
             config_path=place.config_path,
-            drafts=installed_weights(inputs.observed),
+            drafts=draft_paths(item, inputs.observed, place),
             planned=answer.values if answer else (),
             spec=answer.spec if answer and item.payload.engine == "llama-cpp" else None,
         )

@@ -9,6 +9,7 @@ import msgspec
 from gezelctl.catalog.types import PayloadFile
 from gezelctl.config.diagnostics import Diagnostic, Place
 from gezelctl.engines.types import LaunchSpec, Scalar, Value
+from gezelctl.store.types import PlannedMemory
 
 Action = Literal["create", "update", "restart", "delete", "fetch", "link", "keep", "noop", "blocked"]
 SYMBOLS: dict[str, str] = {
@@ -85,6 +86,8 @@ class Change(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     observed_fingerprint: str = ""
     memory_before_bytes: int = 0
     memory_after_bytes: int = 0
+    planned_memory: PlannedMemory | None = None
+    """Of the launch, to be compared with what its start prints."""
     cure: str = ""
 
 
@@ -141,6 +144,8 @@ class Decision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     address: str
     values: tuple[Value, ...]
     notes: tuple[str, ...] = ()
+    lost: str = ""
+    """What the launch goes without for having failed with it on this host, "" for nothing."""
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -115,6 +115,16 @@ class Paths:
         return self.state / "plans"
 
     @property
+    def broken_drafters(self) -> Path:
+        """Draft models that took an engine build down, by build and digest."""
+        return self.state / "broken-drafters.json"
+
+    @property
+    def measured(self) -> Path:
+        """Measured memory by engine build and architecture."""
+        return self.state / "measured.json"
+
+    @property
     def runs(self) -> Path:
         return self.state / "runs"
 

@@ -51,6 +51,40 @@ class InstalledPayload(msgspec.Struct, frozen=True, rename="camel", omit_default
     damaged: tuple[str, ...] = ()
 
 
+class PlannedMemory(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a launch was planned to take, in bytes over host and devices, its drafter included.
+
+    `context_bytes` must come true to the byte when `exact`; `compute_bytes` (with the output buffer) is a bound.
+    `total_bytes` also counts what no log line names: projector, prompt cache, overhead of a device.
+    """
+
+    architecture: str
+    weights_bytes: int
+    context_bytes: int
+    compute_bytes: int
+    total_bytes: int
+    exact: bool = True
+
+
+class MeasuredMemory(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One measured start of an architecture on an engine build, beside its plan. Bytes over host and devices."""
+
+    server: str
+    planned: PlannedMemory
+    weights_bytes: int
+    context_bytes: int
+    compute_bytes: int
+    when: str = ""
+
+
+class BrokenDrafter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How a draft model took an engine build down. `when` is RFC 3339."""
+
+    server: str
+    reason: str
+    when: str
+
+
 class RunRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What gezelctl knows of a process it started. Written before the spawn (pid 0) and again after it.
 
@@ -71,6 +105,7 @@ class RunRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     load_seconds: float = 0.0
     secret_macs: dict[str, str] = {}
     plan_digest: str = ""
+    planned_memory: PlannedMemory | None = None
 
 
 class StackState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
