@@ -2,7 +2,9 @@
 
 `Hub` serves `/<owner>/<repo>/resolve/<revision>/<file>`: a redirect to a content address on a second origin (another
 port, as the hub's CDN), an ETag with the sha256, Range requests, gated and missing repositories with the hub's own
-headers. `hub.fault = Fault(...)` makes the next answers wrong. Every request is kept with its headers.
+headers. `hub.fault = Fault(...)` makes the next answers wrong; `hub.ranges = False` is a server without byte ranges;
+with `hub.links_expire` each link to the CDN works once. Every request is kept with its headers, and `hub.sent_bytes`
+counts content.
 """
 
 from __future__ import annotations
@@ -54,6 +56,9 @@ class Hub:
         self.redirect = True
         self.ranges = True
         self.sent_bytes = 0
+        self.links_expire = False
+        self.links = 0
+        self.used: set[str] = set()
         self.fault: Fault | None = None
         self.requests: list[Request] = []
         self.released = threading.Event()
@@ -129,6 +134,10 @@ class _Handler(BaseHTTPRequestHandler):
         hub.requests.append(Request(self.server.origin, self.path, {k.lower(): v for k, v in self.headers.items()}))
         if self.server.origin == "cdn":
             data = hub.blob(path.rpartition("/")[2])
+            if hub.links_expire and self.path in hub.used:
+                self._status(403)
+                return
+            hub.used.add(self.path)
             self._content(data, body=body) if data is not None else self._status(404)
             return
         parts = path.strip("/").split("/")
@@ -163,7 +172,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not hub.redirect:
             self._content(data, body=body)
             return
-        target = f"{hub.cdn}/blobs/{digest}?X-Signature=planted-signature"
+        hub.links += 1
+        target = f"{hub.cdn}/blobs/{digest}?X-Signature=planted-signature-{hub.links}"
         if hub.fault and hub.fault.kind == "loop":
             target = hub.endpoint + self.path
         self.send_response(302)

@@ -45,7 +45,10 @@ class FitCell(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FitReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """`estimate` is of what was asked for, completed by the launch; the table has the launch's KV type and drafter."""
+    """`estimate` is of what was asked for, completed by the launch; the table has its KV type and drafter.
+
+    `kv_cache` is the type of both, or K/V.
+    """
 
     estimate: MemoryEstimate
     answer: LaunchAnswer
@@ -78,7 +81,7 @@ def fit(question: LaunchQuestion, host: HostMemory, asked: Asked | None = None) 
     return FitReport(
         estimate=found,
         answer=answer,
-        kv_cache=ask.kv,
+        kv_cache=ask.kv if asked.type_k == asked.type_v else f"{asked.type_k}/{asked.type_v}",
         table=_table(candidate, price, ask, room),
         notes=_notes(asked),
     )
