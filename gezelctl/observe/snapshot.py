@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -67,9 +68,21 @@ def read_snapshot(path: Path) -> Snapshot:
         summary = f"{path} has format version {head.format_version}; this gezelctl reads {FORMAT_VERSION}"
         raise _fault("E0504", summary, "take the snapshot and plan with the same gezelctl")
     try:
-        return msgspec.json.decode(data, type=Snapshot)
+        snapshot = msgspec.json.decode(data, type=Snapshot)
     except msgspec.DecodeError as error:
         raise _fault("E0505", f"{path} is damaged: {error}", "take the snapshot again") from error
+    if not _is_time(snapshot.observed_at):
+        summary = f"{path} is damaged: observedAt is no RFC 3339 time in UTC: {snapshot.observed_at}"
+        raise _fault("E0505", summary, "take the snapshot again")
+    return snapshot
+
+
+def _is_time(text: str) -> bool:
+    """Whether the age of a snapshot of this moment can be told."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _not_one(path: Path) -> InvalidConfig:

@@ -23,5 +23,6 @@ def fingerprint(fact: ServerFact | None) -> str:
     """A short name of what was observed of a server, for the stale check of a saved plan."""
     if fact is None or fact.record is None:
         return ""
-    text = f"{fact.process}\n{fact.pid}\n{fact.record.process_started}\n".encode() + bytes(fact.record.launch)
+    launch = msgspec.json.format(fact.record.launch, indent=-1)  # a snapshot writes the same record in lines
+    text = f"{fact.process}\n{fact.pid}\n{fact.record.process_started}\n".encode() + launch
     return hashlib.sha256(text).hexdigest()[:16]

@@ -13,7 +13,7 @@ from gezelctl.catalog.types import Payload
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.engines.launch import LaunchRequest, Rendered, render
 from gezelctl.engines.llama_cpp.planner import LaunchAnswer, LaunchQuestion
-from gezelctl.engines.types import LaunchSpec
+from gezelctl.engines.types import LaunchSpec, SecretEnv
 from gezelctl.observe.types import EngineProbe, Observed, PortHolder, ServerFact
 from gezelctl.plan.diff import diff_launch
 from gezelctl.plan.drafters import draft_digests, draft_paths, launched_spec
@@ -234,7 +234,8 @@ def _change(item: Resolved, spec: LaunchSpec, inputs: PlanInputs, depends: list[
         )
     missing = _missing_secret(item.server.name, spec, observed)
     if missing:
-        return _blocked(item.server.address, "secret_missing", f"secret {missing} cannot be read", "set it on the host")
+        cause = f"the secret for {missing.name} cannot be read from {_secret_place(missing)}"
+        return _blocked(item.server.address, "secret_missing", cause, "set it on the host")
     verdict = _verdict(item, spec, fact, inputs)
     payload = next((d for d in depends if d.address.startswith("payload.")), None)
     if verdict is None and payload:
@@ -293,9 +294,13 @@ def _foreign_holder(spec: LaunchSpec, observed: Observed) -> PortHolder | None:
     return next((p for p in observed.ports if p.port == spec.port and not p.server), None)
 
 
-def _missing_secret(name: str, spec: LaunchSpec, observed: Observed) -> str:
-    """The first secret variable that was looked for on the host and could not be read."""
-    return next((s.name for s in spec.secret_env if observed.secrets.get(f"{name}/{s.name}") == "missing"), "")
+def _missing_secret(name: str, spec: LaunchSpec, observed: Observed) -> SecretEnv | None:
+    """The first secret that was looked for on the host and could not be read."""
+    return next((s for s in spec.secret_env if observed.secrets.get(f"{name}/{s.name}") == "missing"), None)
+
+
+def _secret_place(secret: SecretEnv) -> str:
+    return f"environment variable {secret.from_env}" if secret.from_env else f"file {secret.from_file}"
 
 
 def _downtime(action: str, record: RunRecord | None) -> int | None:
