@@ -26,6 +26,7 @@ from gezelctl.plan.inputs import PlanOptions
 @click.option("--prune", is_flag=True, help="Also delete our servers that models.yaml does not name.")
 @click.option("--allow-empty", is_flag=True, help="Let --prune delete more than half of the servers.")
 @click.option("--restart", multiple=True, type=ADDRESS, metavar="ADDR", help="Restart this server anyway; repeatable.")
+@click.option("--retry-drafters", is_flag=True, help="Try draft models again that took an engine build down.")
 @offline_option
 @click.option("--expect-digest", metavar="sha256:…", help="Refuse unless the plan has this digest.")
 @click.option("--lock-timeout", default="30s", envvar="GEZELCTL_LOCK_TIMEOUT", help="How long to wait for the lock.")
@@ -45,6 +46,7 @@ def command(
     expect_digest: str | None,
     lock_timeout: str,
     kind: str,
+    retry_drafters: bool,
     offline: bool,
     **options: Any,
 ) -> int:
@@ -74,4 +76,5 @@ def command(
         lock_timeout_s=parse_duration(lock_timeout),
         as_json=kind == "json",
         offline=offline,
+        retry_drafters=retry_drafters,
     ).run()

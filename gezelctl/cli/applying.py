@@ -51,13 +51,18 @@ class Applying:
     lock_timeout_s: float
     as_json: bool
     offline: bool = True
+    retry_drafters: bool = False
 
     def run(self) -> ExitCode:
         """Plan, show, ask, lock, plan again, carry out. Returns the exit code of the result."""
         session = open_session(self.files, self.host)
         if self.saved:
             _same_sources(self.saved, session)
+        if self.retry_drafters:
+            self._forget_broken(session)
         plan = live_plan(session, self.options, offline=self.offline, reviewed=self.saved)
+        if self.saved:
+            _still_fits(self.saved, plan)
         self._present(plan)
         if not self._changes(plan):
             return self._unchanged()
@@ -65,6 +70,14 @@ class Applying:
             self.output.note("nothing was changed")
             return ExitCode.REFUSED
         return self._locked(session, plan)
+
+    def _forget_broken(self, session: Session) -> None:
+        """Draft models that took an engine build down get another chance; the plan then shows them in use again."""
+        from gezelctl.store.learned import clear_broken
+        from gezelctl.store.lock import StackLock
+
+        with StackLock(session.paths, "apply", timeout_s=self.lock_timeout_s, on_wait=self.output.note):
+            clear_broken(session.paths)
 
     def _unchanged(self) -> ExitCode:
         """Nothing to do: the plan has said so, and who reads JSON is told as well."""

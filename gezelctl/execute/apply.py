@@ -19,6 +19,7 @@ from gezelctl.execute.engines import install_engine
 from gezelctl.execute.fetch import Fetcher
 from gezelctl.execute.install import Installer
 from gezelctl.execute.interrupt import Interrupts
+from gezelctl.execute.learn import DrafterDiedError, drafter_digest
 from gezelctl.execute.servers import ServerSteps
 from gezelctl.plan.types import Change, PayloadMeta, Plan
 from gezelctl.store.events import EventLog
@@ -179,7 +180,25 @@ class _Run:
             return self._engine(change, name)
         if kind == "payload":
             return self._payload(change, name)
-        return self._servers.step(change, name)
+        try:
+            return self._servers.step(change, name)
+        except DrafterDiedError as error:
+            return self._without_drafter(change, name, error)
+
+    def _without_drafter(self, change: Change, name: str, error: DrafterDiedError) -> str:
+        """Start a server once more as the plan is now that its draft model is known not to work.
+
+        Raises `error` when models.yaml insists on the draft model, or nothing else can be planned.
+        """
+        if error.forced or self._ask_again is None:
+            raise error
+        plan = self._ask_again()
+        again = next((c for c in plan.changes if c.address == change.address and c.action in ACTIONS), None)
+        if again is None or again.launch is None or drafter_digest(again.launch):
+            raise error
+        self._context.reporter.on_step(change.address, "note", f"{error.message}; starting it without")
+        message = ServerSteps(plan, self._context, self._secrets).step(again, name)
+        return f"{message}; but without its draft model: {error.reason}"
 
     def _engine(self, change: Change, backend: str) -> str:
         archive = self._context.archives.get(backend)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
 from gezelctl.config.secrets import Secret
 from gezelctl.engines.types import LaunchSpec
-from gezelctl.errors import GezelctlError
+from gezelctl.errors import GezelctlError, UnhealthyError
 from gezelctl.execute.context import ExecContext
+from gezelctl.execute.learn import blame_drafter, measure
 from gezelctl.execute.process import Child, Rejoined, rejoin, start, stop
-from gezelctl.execute.prove import Prover
+from gezelctl.execute.prove import Prover, read_log
 from gezelctl.plan.types import Change, Plan
 from gezelctl.store.records import read_record, remove_record, write_record
-from gezelctl.store.types import RunRecord
+from gezelctl.store.types import PlannedMemory, RunRecord
 
 API_KEYS = ("LLAMA_API_KEY", "GEZELCTL_MLX_API_KEY")
 
@@ -36,10 +38,10 @@ class ServerSteps:
         if change.launch is None:
             raise GezelctlError(f"no launch is planned for {server}", cure="make a new plan", code="STALE_PLAN")
         if change.action == "update":
-            return self._update(change.launch, record)
-        return self._start(change.launch, record)
+            return self._update(change.launch, record, change.planned_memory)
+        return self._start(change.launch, record, change.planned_memory)
 
-    def _start(self, launch: LaunchSpec, record: RunRecord | None) -> str:
+    def _start(self, launch: LaunchSpec, record: RunRecord | None, planned: PlannedMemory | None) -> str:
         """Stop what runs under this name, also after a crash between spawn and record, then start and prove."""
         secrets = self._read_secrets(launch)
         if record is not None:
@@ -53,8 +55,17 @@ class ServerSteps:
             now=self._context.now(),
             plan_digest=self._plan.digest,
         )
+        if planned is not None:
+            child.record = replace(child.record, planned_memory=planned)
+            write_record(self._context.paths, child.record)
         try:
             return self._prove(child, launch, secrets)
+        except UnhealthyError as error:
+            code = child.exit_code()
+            if code is None:
+                raise
+            lines = read_log(Path(child.record.log), child.record.log_offset)
+            raise blame_drafter(self._context, launch, error, lines, code) from error
         finally:
             child.detach()
 
@@ -71,9 +82,10 @@ class ServerSteps:
             record = replace(record, load_seconds=proof.load_seconds)
             words += f", ready after {proof.load_seconds:.1f} s"
         write_record(self._context.paths, record)
-        return f"{words}; but {'; '.join(proof.lost)}" if proof.lost else words
+        but = (*proof.lost, *(f"warning: {text}" for text in measure(self._context, launch, record)))
+        return f"{words}; but {'; '.join(but)}" if but else words
 
-    def _update(self, launch: LaunchSpec, record: RunRecord | None) -> str:
+    def _update(self, launch: LaunchSpec, record: RunRecord | None, planned: PlannedMemory | None) -> str:
         """Fields with live effect change nothing in the process: the record follows, so that the next plan is empty.
 
         A server that an earlier run left unproven is proven now.
@@ -82,6 +94,7 @@ class ServerSteps:
             raise GezelctlError(f"{launch.server} has no run record", cure="make a new plan", code="STALE_PLAN")
         encoded = msgspec.Raw(msgspec.json.encode(launch))
         record = replace(record, launch=encoded, plan_digest=self._plan.digest)
+        record = replace(record, planned_memory=planned or record.planned_memory)
         write_record(self._context.paths, record)
         if record.proved:
             return "recorded"

@@ -13,7 +13,9 @@ import msgspec
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.errors import ExitCode
 from gezelctl.observe.types import Live, MemoryReading, Observed, ServerFact
+from gezelctl.plan.measured import deviations, measured_sums
 from gezelctl.plan.types import Change, Plan
+from gezelctl.store.types import PlannedMemory
 
 Sync = Literal["Synced", "OutOfSync", "Drifted", "Unknown"]
 Health = Literal["Starting", "Loading", "Ready", "Degraded", "Failed", "Stopped", "Unknown"]
@@ -23,9 +25,15 @@ GOOD: dict[str, Truth] = {
     "Stalled": "False",
     "Healthy": "True",
     "Drifted": "False",
+    "DraftModelUsable": "True",
+    "MemoryAsPlanned": "True",
     "Ready": "True",
 }
 """Every condition type with its good status, in the order in which a bad one explains a row: causes first."""
+
+
+ADVISORY = frozenset({"DraftModelUsable", "MemoryAsPlanned"})
+"""Conditions that are worth knowing of a server which serves as wanted: they never make it unready."""
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -64,6 +72,10 @@ class StatusRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     slots_busy: int = 0
     memory_planned_bytes: int = 0
     memory_measured_bytes: int = 0
+    memory_planned: PlannedMemory | None = None
+    """What the running process was planned to take, by purpose."""
+    memory_measured: MemoryReading | None = None
+    """What it took by its own log, by purpose and device."""
     conditions: tuple[Condition, ...] = ()
 
 
@@ -72,7 +84,8 @@ def status_rows(plan: Plan, observed: Observed) -> tuple[StatusRow, ...]:
     changes = {c.address: c for c in plan.changes}
     facts = {f"server.{s.name}": s for s in observed.servers}
     addresses = {a for a in changes if a.startswith("server.")} | {a for a, f in facts.items() if f.record}
-    return tuple(_row(a, changes.get(a), facts.get(a), changes) for a in sorted(addresses))
+    lost = {d.address: d.lost for d in plan.decisions}
+    return tuple(_row(a, changes.get(a), facts.get(a), changes, lost.get(a, "")) for a in sorted(addresses))
 
 
 def status_exit_code(rows: tuple[StatusRow, ...]) -> ExitCode:
@@ -85,12 +98,15 @@ def status_exit_code(rows: tuple[StatusRow, ...]) -> ExitCode:
     return ExitCode.CHANGES if any(row.sync != "Synced" for row in rows) else ExitCode.OK
 
 
-def _row(address: str, change: Change | None, fact: ServerFact | None, changes: dict[str, Change]) -> StatusRow:
+def _row(
+    address: str, change: Change | None, fact: ServerFact | None, changes: dict[str, Change], lost: str
+) -> StatusRow:
     record = fact.record if fact else None
     running = _recorded(fact)
     launch = running or (change.launch if change else None)
     live = fact.live if fact else None
-    conditions = _conditions(change, fact, running, changes)
+    planned = record.planned_memory if record else None
+    conditions = _conditions(change, fact, running, changes, lost)
     first_bad = next((c for c in conditions if not c.good), None)
     return StatusRow(
         address=address,
@@ -108,8 +124,10 @@ def _row(address: str, change: Change | None, fact: ServerFact | None, changes: 
         context_tokens=live.context_tokens if live else launch.expect.context_tokens if launch else 0,
         slots=live.slots if live else launch.expect.slots if launch else 0,
         slots_busy=live.slots_busy if live else 0,
-        memory_planned_bytes=change.memory_after_bytes if change else 0,
+        memory_planned_bytes=planned.total_bytes if planned else change.memory_after_bytes if change else 0,
         memory_measured_bytes=measured_bytes(fact.memory) if fact and fact.memory else 0,
+        memory_planned=planned,
+        memory_measured=fact.memory if fact else None,
         conditions=conditions,
     )
 
@@ -177,7 +195,11 @@ def _mismatch(live: Live, launch: LaunchSpec | None) -> str:
 
 
 def _conditions(
-    change: Change | None, fact: ServerFact | None, running: LaunchSpec | None, changes: dict[str, Change]
+    change: Change | None,
+    fact: ServerFact | None,
+    running: LaunchSpec | None,
+    changes: dict[str, Change],
+    lost: str,
 ) -> tuple[Condition, ...]:
     found = [_model_ready(change, changes), _healthy(fact, running)]
     found += (
@@ -185,9 +207,12 @@ def _conditions(
     )
     drift = _drifted(change, fact)
     found += [drift] if drift else []
+    found += [Condition("DraftModelUsable", "False", "DraftModelBroken", lost)] if lost else []
+    memory = _memory(fact)
+    found += [memory] if memory else []
     order = list(GOOD)
     found.sort(key=lambda c: order.index(c.type))
-    bad = [c for c in found if not c.good]
+    bad = [c for c in found if not c.good and c.type not in ADVISORY]
     worst: Truth = "Unknown" if any(c.status == "Unknown" for c in bad) else "False" if bad else "True"
     if bad:
         ready = Condition("Ready", worst, bad[0].reason, bad[0].message)
@@ -232,6 +257,17 @@ def _healthy(fact: ServerFact | None, running: LaunchSpec | None) -> Condition:
     if not proved:
         return Condition("Healthy", "False", "NotProven", "serves, but no generation has proven it yet")
     return Condition("Healthy", "True", "Probed")
+
+
+def _memory(fact: ServerFact | None) -> Condition | None:
+    """Whether the running server took what was planned; None when one of the two is not known."""
+    planned = fact.record.planned_memory if fact and fact.record else None
+    if fact is None or planned is None or fact.memory is None or not measured_sums(fact.memory)[0]:
+        return None
+    found = deviations(planned, fact.memory)
+    if found:
+        return Condition("MemoryAsPlanned", "False", "MemoryDeviates", "; ".join(found))
+    return Condition("MemoryAsPlanned", "True", "Measured")
 
 
 def _drifted(change: Change | None, fact: ServerFact | None) -> Condition | None:
