@@ -231,7 +231,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, data: bytes, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
         for at in range(0, 0 if kind else len(data), 64 * 1024):
-            self.server.hub.sent_bytes += self.wfile.write(data[at : at + 64 * 1024])
+            block = data[at : at + 64 * 1024]
+            self.server.hub.sent_bytes += len(block)  # before the client has it, so that a test sees it counted
+            self.wfile.write(block)
         if fault and kind in {"truncate", "stall", "reset"}:
             self.wfile.write(data[: fault.after])
             self.wfile.flush()
