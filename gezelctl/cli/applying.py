@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gezelctl.cli.common import require_valid
 from gezelctl.cli.output import Output
 from gezelctl.cli.plan_view import show_plan
-from gezelctl.cli.session import Session, live_plan, open_session
+from gezelctl.cli.session import Session, live_plan, observe_here, open_session
 from gezelctl.errors import ExitCode, RefusedError, StalePlan, UsageFault
 from gezelctl.plan.inputs import PlanOptions
 from gezelctl.plan.types import Change, Plan
@@ -60,7 +60,10 @@ class Applying:
             _same_sources(self.saved, session)
         if self.retry_drafters:
             self._forget_broken(session)
-        plan = live_plan(session, self.options, offline=self.offline, reviewed=self.saved)
+        observed = observe_here(session, offline=self.offline)
+        for problem in observed.problems:
+            self.output.warning(problem)
+        plan = live_plan(session, self.options, observed, reviewed=self.saved)
         if self.saved:
             _still_fits(self.saved, plan)
         self._present(plan)

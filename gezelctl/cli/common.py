@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gezelctl.cli.output import Output
-from gezelctl.cli.session import Session, live_plan, open_session, snapshot_plan
+from gezelctl.cli.session import Session, live_plan, observe_here, open_session, snapshot_plan
 from gezelctl.config.diagnostics import InvalidConfig
 from gezelctl.errors import ExitCode, UsageFault
 from gezelctl.plan.inputs import PlanOptions
@@ -51,18 +51,23 @@ def plan_for(
     max_age_s: float,
     offline: bool = True,
 ) -> tuple[Session, Plan]:
-    """The plan against the live host or a snapshot file; warns of an old snapshot and of the file's own warnings."""
+    """The plan against the live host or a snapshot file.
+
+    Warns of an old snapshot, of what could not be observed, and of what the file itself warns of.
+    """
     kind, _, path = against.partition("=")
     if kind == "live" and not path:
         session = open_session(files, host)
         if host and not session.is_here:
             output.warning(f"planning {session.desired.host} against this host's state, since --against is live")
-        plan = live_plan(session, options, offline=offline)
+        observed = observe_here(session, offline=offline)
+        plan = live_plan(session, options, observed)
     elif kind == "snapshot" and path:
         from gezelctl.observe.snapshot import read_snapshot
 
         snapshot = read_snapshot(Path(path))
         session = open_session(files, host, snapshot=snapshot)
+        observed = snapshot.observed
         plan = snapshot_plan(session, options, snapshot, path)
         if plan.against.age_s is not None and plan.against.age_s > max_age_s:
             output.warning(
@@ -70,6 +75,8 @@ def plan_for(
             )
     else:
         raise UsageFault(f"--against {against}: not understood", cure="Write live or snapshot=FILE.")
+    for problem in observed.problems:
+        output.warning(problem)
     output.diagnostics(session.loaded.warnings)
     return session, plan
 
