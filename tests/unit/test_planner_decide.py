@@ -166,7 +166,7 @@ def test_nobody_grows_before_everybody_has_the_least() -> None:
 
 
 def test_the_smallest_servers_are_let_in_first_and_the_refusal_names_the_company() -> None:
-    questions = [question("big", size=26, accelerator="cpu"), question("small", size=4, accelerator="cpu")]
+    questions = [question("big", size=28, accelerator="cpu"), question("small", size=4, accelerator="cpu")]
     plan = decide(questions, host(64))
     big, small = plan.answers
     assert small.refusal is None

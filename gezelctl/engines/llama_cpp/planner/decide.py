@@ -96,18 +96,27 @@ class _Planning:
 
     def run(self) -> HostPlan:
         self._hold_floors()
-        for name, candidate in self._candidates.items():
-            if name in self._refused:
-                continue
-            chosen = best_way(candidate, self._room(name))
-            if chosen is None:
-                self._refuse(name)
-            else:
-                self._take(name, chosen)
+        self._spread_out()
+        for name in self._candidates:
+            self._promise(name)
+        # The least of everybody may lie less well than what they got; somebody may fit in now.
+        for name in self._by_size([name for name in self._refused if not self._candidates[name].speculation.problems]):
+            self._promise(name, again=True)
         for name, chosen in tuple(self._chosen.items()):
             grown = self._candidates[name].grown(chosen, self._room(name))
             self._take(name, grown)
         return self._result()
+
+    def _promise(self, name: str, *, again: bool = False) -> None:
+        """The promised window and slots of one server; a refused one stays refused unless it is asked `again`."""
+        if name in self._refused and not again:
+            return
+        chosen = best_way(self._candidates[name], self._room(name))
+        if chosen is not None:
+            self._refused.pop(name, None)
+            self._take(name, chosen)
+        elif not again:
+            self._refuse(name)
 
     def _take(self, name: str, chosen: Chosen) -> None:
         self._chosen[name] = chosen
@@ -125,31 +134,63 @@ class _Planning:
             self._on_cards += any(demand.cards)
 
     def _room(self, name: str) -> Room:
-        """All that others do not hold."""
+        """All that others do not hold; on the cards where it lies already, once others lie on cards as well."""
         own = self._held.get(name)
         if own is None:
             return Room(self._free, alone=not self._on_cards)
-        return Room(self._free.plus(own), alone=self._on_cards == any(own.cards))
+        free = self._free.plus(own)
+        alone = self._on_cards == any(own.cards)
+        if any(own.cards) and not alone:
+            free = Demand(
+                tuple(size if mine else 0 for size, mine in zip(free.cards, own.cards, strict=True)), free.ram
+            )
+        return Room(free, alone)
 
     def _hold_floors(self) -> None:
         """Reserve for each server the least that it can be started with, the smallest first; kept ones before them."""
-        sizes = {
-            name: (candidate.price.resident(candidate.smallest()) + candidate.price.slot_bytes(candidate.smallest()))
-            for name, candidate in self._candidates.items()
-        }
-        for name in sorted(sizes, key=lambda name: (not self._candidates[name].settings.keeps, sizes[name], name)):
+        for name in self._by_size(list(self._candidates)):
             candidate = self._candidates[name]
             problems = candidate.speculation.problems
             if problems:
                 first = problems[0]
                 self._refused[name] = Refusal(first.code, first.summary, first.cure, first.field)
                 continue
-            room = self._room(name)
+            room = msgspec.structs.replace(self._room(name), tight=True)
             placed = candidate.price.fit(candidate.smallest(), room)
             if placed is None:
                 self._refuse(name)
             else:
                 self._hold(name, placed.demand)
+
+    def _spread_out(self) -> None:
+        """Lay those who were let in over the cards evenly, the largest first; as before when that does not work."""
+        before = dict(self._held)
+        if len(self._host.cards) < 2:
+            return
+        for name in before:
+            self._hold(name, None)
+        for name in sorted(before, key=lambda name: (-before[name].total, name)):
+            candidate = self._candidates[name]
+            placed = candidate.price.fit(candidate.smallest(), self._room(name))
+            if placed is None:
+                break
+            self._hold(name, placed.demand)
+        else:
+            return
+        for name, demand in before.items():
+            self._hold(name, demand)
+
+    def _by_size(self, names: list[str]) -> list[str]:
+        """Kept servers first, those with a place of their own before those that the engine spreads; then by size."""
+
+        def size(name: str) -> tuple[bool, bool, int, str]:
+            candidate = self._candidates[name]
+            least = candidate.smallest()
+            needed = candidate.price.resident(least) + candidate.price.slot_bytes(least) * least.slots
+            keeps = candidate.settings.keeps
+            return not keeps, keeps and candidate.price.basis != "header", needed, name
+
+        return sorted(names, key=size)
 
     def _refuse(self, name: str) -> None:
         self._hold(name, None)

@@ -101,7 +101,7 @@ class HeaderPrice:
             return self._fit_ram(ask, free)
         if self._settings.sets_offload or self._settings.keeps_offload:
             return self._fit_as_set(ask, free)
-        sets = device_sets(free.cards) if self._names else [tuple(range(len(free.cards)))]
+        sets = device_sets(free.cards, tight=room.tight) if self._names else [tuple(range(len(free.cards)))]
         for cards in sets:
             offload = self._on_cards(cards, free)
             placed = self._place(ask, offload, free)

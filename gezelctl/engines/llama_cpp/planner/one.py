@@ -22,7 +22,7 @@ from gezelctl.engines.llama_cpp.planner.slots import (
     tier_slots,
 )
 from gezelctl.engines.llama_cpp.planner.swa import swa_verdict
-from gezelctl.engines.llama_cpp.planner.types import Ask, Basis, Demand, LaunchQuestion, Placed, Room
+from gezelctl.engines.llama_cpp.planner.types import Ask, Basis, LaunchQuestion, Placed, Room
 from gezelctl.engines.llama_cpp.spec import SpecPlan
 
 
@@ -132,16 +132,20 @@ class Candidate:
         return Chosen(ask, placed, reasons)
 
     def _ladder(self, room: Room, plan: SpecPlan, planned: int, kv: str, *, pinned: bool, full: bool) -> Grant | None:
-        """Slots before context; a pinned slot count is the only rung."""
-        low, high = self.wish.shortest, self.wish.requested
+        """Slots before context, and context before a refusal; a pinned slot count is the only rung."""
+        high = self.wish.requested
+        for low in self.wish.minima:
 
-        def window(slots: int) -> int:
-            if pinned and slots != planned:
-                return 0
-            ask = self.ask(slots, high, plan, kv=kv, full=full)
-            return self.price.window(ask, low, high, room)
+            def window(slots: int, low: int = low) -> int:
+                if pinned and slots != planned:
+                    return 0
+                ask = self.ask(slots, high, plan, kv=kv, full=full)
+                return self.price.window(ask, low, high, room)
 
-        return ladder(planned, low, window)
+            grant = ladder(planned, low, window)
+            if grant is not None:
+                return grant
+        return None
 
     def _fits_fast(self, room: Room, plan: SpecPlan, kv: str, slots: int) -> bool:
         ask = self.ask(slots, self.wish.requested, plan, kv=kv, full=True)
@@ -163,7 +167,7 @@ class Candidate:
     def _context_reason(self, grant: Grant) -> str:
         wish = self.wish
         if grant.context < wish.requested:
-            return f"what memory leaves of the {wish.requested} tokens asked for; at least {wish.minimum} are needed"
+            return f"what memory leaves of the {wish.requested} tokens asked for; at least {wish.shortest} are needed"
         if grant.context == wish.native:
             return "the model's training context"
         return "the default window" if grant.context <= 65536 else "the catalog's window"
@@ -190,11 +194,7 @@ class Candidate:
         return other if other.ask.slots * other.ask.context > grown.ask.slots * grown.ask.context else grown
 
     def _stretch(self, chosen: Chosen, room: Room) -> Chosen:
-        """Grow on the cards that the launch lies on already."""
-        ask, offload = chosen.ask, chosen.placed.offload
-        if offload.cards:
-            own = tuple(size if card in offload.cards else 0 for card, size in enumerate(room.free.cards))
-            room = Room(Demand(own, room.free.ram), room.alone)
+        ask = chosen.ask
         pinned = self.settings.integer("slots") is not None
 
         def window(slots: int) -> int:

@@ -46,10 +46,15 @@ def _plain(name: str) -> str:
     return name.lower().replace("nvidia", "").replace("amd", "").strip()
 
 
-def device_sets(free_bytes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Cards to try in turn: each alone, the fullest first, so that room for large models stays; then all together."""
+def device_sets(free_bytes: Sequence[int], *, tight: bool) -> list[tuple[int, ...]]:
+    """Cards to try in turn: each alone, then all together.
+
+    The emptiest is first, which leaves a server most room; `tight` starts with the fullest, which leaves most room for
+    large models to come.
+    """
+    sign = 1 if tight else -1
     alone: list[tuple[int, ...]] = [
-        (index,) for index in sorted(range(len(free_bytes)), key=lambda index: (free_bytes[index], index))
+        (index,) for index in sorted(range(len(free_bytes)), key=lambda index: (sign * free_bytes[index], index))
     ]
     return [*alone, tuple(range(len(free_bytes)))] if len(free_bytes) > 1 else alone
 

@@ -15,7 +15,11 @@ STEP = KIB
 
 
 class Wish(msgspec.Struct, frozen=True, rename="camel"):
-    """Tokens per slot. `target` is the window to grow to where memory allows it, 0 = none."""
+    """Tokens per slot. `target` is the window to grow to where memory allows it, 0 = none.
+
+    `minimum` is the host's own floor. The reference refuses below it, so that a host just above the line between small
+    and large refuses what the smaller one serves; here the floor of small hosts is tried before a refusal.
+    """
 
     requested: int
     minimum: int
@@ -24,9 +28,14 @@ class Wish(msgspec.Struct, frozen=True, rename="camel"):
     explicit: bool = False
 
     @property
+    def minima(self) -> tuple[int, ...]:
+        """The windows to insist on, one after the other."""
+        return tuple(dict.fromkeys((self.minimum, self.shortest)))
+
+    @property
     def shortest(self) -> int:
         """The least window that the planner may grant."""
-        return self.requested if self.explicit else self.minimum
+        return self.requested if self.explicit else min(self.minimum, CONSTRAINED_FLOOR)
 
 
 def host_floor(*, constrained: bool) -> int:

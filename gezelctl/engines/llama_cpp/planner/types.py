@@ -78,10 +78,11 @@ class Demand(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Room(msgspec.Struct, frozen=True, rename="camel"):
-    """What a server may use. `alone` = no other server lies on the cards."""
+    """What a server may use. `alone` = no other server lies on the cards; `tight` = leave the emptiest card alone."""
 
     free: Demand
     alone: bool
+    tight: bool = False
 
 
 class Ask(msgspec.Struct, frozen=True, rename="camel"):

@@ -110,7 +110,7 @@ def _offload_reason(offload: Offload) -> str:
 
 def _cards_reason(offload: Offload, count: int) -> str:
     if len(offload.cards) == 1:
-        return "the fullest GPU that it fits on"
+        return "everything fits on this GPU"
     return f"{len(offload.cards)} of {count} GPUs together"
 
 
