@@ -40,16 +40,18 @@ ARCHITECTURES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def write_tiny(path: Path, architecture: str, tokenizer: Path, *, seed: int = 0, drop: str = "") -> Path:
+def write_tiny(
+    path: Path, architecture: str, tokenizer: Path, *, seed: int = 0, drop: str = "", swap: bool = False
+) -> Path:
     """A model of one of ARCHITECTURES with the vocabulary and template of another file.
 
-    `drop` renames a tensor away: its header is whole, and no engine can load it.
+    `drop` renames a tensor away: its header is whole, and no engine can load it. `swap` exchanges two tokens.
     """
     writer = gguf.GGUFWriter(path, architecture)
     for suffix, value in {**_COMMON, **ARCHITECTURES[architecture]}.items():
         key = f"{architecture}.{suffix}"
         writer.add_float32(key, value) if isinstance(value, float) else writer.add_uint32(key, value)
-    tokens = _put_tokenizer(writer, _tokenizer(tokenizer))
+    tokens = _put_tokenizer(writer, _tokenizer(tokenizer), swap=swap)
     random = np.random.default_rng(seed)
     for name, shape in _tensors(architecture, tokens).items():
         data = np.ones(shape, np.float32) if len(shape) == 1 else _matrix(random, shape)
@@ -75,10 +77,13 @@ def _tokenizer(path: Path) -> Mapping[str, tuple[gguf.GGUFValueType, Any]]:
     }
 
 
-def _put_tokenizer(writer: gguf.GGUFWriter, fields: Mapping[str, tuple[gguf.GGUFValueType, Any]]) -> int:
+def _put_tokenizer(writer: gguf.GGUFWriter, fields: Mapping[str, tuple[gguf.GGUFValueType, Any]], *, swap: bool) -> int:
     for name, (kind, value) in fields.items():
         if isinstance(value, list):
-            writer.add_array(name, value)
+            items = [*value]
+            if swap and name == "tokenizer.ggml.tokens":
+                items[1000], items[1001] = items[1001], items[1000]
+            writer.add_array(name, items)
         else:
             writer.add_key_value(name, value, kind)
     return len(fields["tokenizer.ggml.tokens"][1])

@@ -57,7 +57,7 @@ def command(
     if plan_file is not None:
         source = click.get_current_context().get_parameter_source
         named = any(source(name) is ParameterSource.COMMANDLINE for name in ("files", "host"))
-        if narrowed != PlanOptions() or named:
+        if narrowed != PlanOptions() or named or retry_drafters:
             raise UsageFault("a saved plan takes no planning options", cure="Make a new plan with these options.")
         saved = read_saved(plan_file)
         narrowed = PlanOptions(only=saved.only, excluded=saved.excluded, prune=saved.prune, restart=saved.restart)

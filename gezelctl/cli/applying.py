@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gezelctl.cli.common import require_valid
 from gezelctl.cli.output import Output
@@ -59,7 +62,7 @@ class Applying:
         if self.saved:
             _same_sources(self.saved, session)
         if self.retry_drafters:
-            self._forget_broken(session)
+            return self._with_drafters(session).run()
         observed = observe_here(session, offline=self.offline)
         for problem in observed.problems:
             self.output.warning(problem)
@@ -74,13 +77,16 @@ class Applying:
             return ExitCode.REFUSED
         return self._locked(session, plan)
 
-    def _forget_broken(self, session: Session) -> None:
-        """Draft models that took an engine build down get another chance; the plan then shows them in use again."""
+    def _with_drafters(self, session: Session) -> Applying:
+        """The same run after every draft model got another chance; servers that go without theirs are restarted."""
         from gezelctl.store.learned import clear_broken
         from gezelctl.store.lock import StackLock
 
         with StackLock(session.paths, "apply", timeout_s=self.lock_timeout_s, on_wait=self.output.note):
-            clear_broken(session.paths)
+            servers = clear_broken(session.paths)
+        wanted = [s.address for s in session.desired.servers if s.name in servers and self.options.selects(s.address)]
+        options = msgspec.structs.replace(self.options, restart=(*self.options.restart, *wanted))
+        return dataclasses.replace(self, options=options, retry_drafters=False)
 
     def _unchanged(self) -> ExitCode:
         """Nothing to do: the plan has said so, and who reads JSON is told as well."""
@@ -161,8 +167,6 @@ class Applying:
         return result.exit_code
 
     def _result(self, result: ApplyResult) -> None:
-        import msgspec
-
         self.output.data(msgspec.json.format(msgspec.json.encode(result), indent=2).decode(), machine=True)
 
 

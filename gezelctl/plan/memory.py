@@ -104,7 +104,8 @@ def _question(item: Resolved, inputs: PlanInputs) -> LaunchQuestion | None:
     usable = probe if probe and not probe.pending and not probe.error else None
     fact = next((f for f in observed.servers if f.name == item.server.name), None)
     weights = next((f for f in files if f.role in {"weights", "shard"}), None)
-    launch = _live_launch(fact) or inputs.preferred.get(item.server.name)
+    anew = item.server.address in inputs.options.restart  # what restarts anyway need not stay as it is
+    launch = (None if anew else _live_launch(fact)) or inputs.preferred.get(item.server.name)
     question = LaunchQuestion(
         server=item.server,
         model=item.model,

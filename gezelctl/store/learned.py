@@ -40,9 +40,14 @@ def add_broken(paths: Paths, key: str, broken: BrokenDrafter) -> None:
     write_atomic(paths.broken_drafters, encode(_Broken({**known, key: broken})))
 
 
-def clear_broken(paths: Paths) -> None:
-    """Give every draft model another chance."""
+def clear_broken(paths: Paths) -> frozenset[str]:
+    """Give every draft model another chance; returns the servers that had to go without theirs."""
+    try:
+        servers = frozenset(broken.server for broken in read_broken(paths).values())
+    except StateError:
+        servers = frozenset()
     paths.broken_drafters.unlink(missing_ok=True)
+    return servers
 
 
 def read_measured(paths: Paths) -> dict[str, MeasuredMemory]:

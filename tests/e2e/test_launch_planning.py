@@ -1,4 +1,4 @@
-"""Launches as the planner decides them, on the real llama-server: memory to the byte, and drafters that work or do not."""
+"""Launches as the planner decides them, on the real llama-server: memory to the byte, drafters that work or do not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from tests.e2e.lab import Lab, ask, free_port
 from tests.tinymodels import ARCHITECTURES, write_tiny
 
 pytestmark = pytest.mark.engine("llama-server", "smollm2")
-HEAD = "apiVersion: gezelctl/v1\nstack: {stack}\nstore: {{path: ./store, adoptFrom: [./blobs]}}\n"
+HEAD = """apiVersion: gezelctl/v1
+stack: {stack}
+store: {{path: ./store, adoptFrom: [./blobs]}}
+defaults: {{backend: cpu}}
+"""
 
 
 def _backends(llama_server: Path) -> str:
@@ -37,7 +41,7 @@ def _catalog(lab: Lab, smollm2: Path, **drafter: Any) -> str:
     }
     catalog = {"apiVersion": "gezelctl/v1", "kind": "Catalog", "models": [model]}
     (lab.root / "catalog.json").write_text(json.dumps(catalog))
-    return HEAD.format(stack=lab.stack) + "catalogs: [{path: ./catalog.json}]\ndefaults: {backend: cpu}\n"
+    return HEAD.format(stack=lab.stack) + "catalogs: [{path: ./catalog.json}]\n"
 
 
 def _entry(path: Path) -> dict[str, Any]:
@@ -62,6 +66,7 @@ def test_four_shapes_take_the_memory_that_was_planned(lab: Lab, llama_server: Pa
     lab.write(
         "\n".join(f"- {{name: {n}, source: {{path: ./{p.name}}}, port: {ports[n]}}}" for n, p in files.items()),
         backends=_backends(llama_server),
+        head=HEAD.format(stack=lab.stack),
     )
     done = lab.apply()
     assert "warning" not in done.err
@@ -91,8 +96,9 @@ def test_a_draft_model_really_speculates_and_counts(lab: Lab, llama_server: Path
     lab.link(smollm2, "draft.gguf")
     lab.write(
         f"- {{name: chat, source: {{path: ./m.gguf}}, port: {port}, context: 1024, slots: 1,\n"
-        "   spec: {type: draft-simple, draftModel: ./draft.gguf, nMax: 4}}",
+        "   kvCache: f16, spec: {type: draft-simple, draftModel: ./draft.gguf, nMax: 4}}",
         backends=_backends(llama_server),
+        head=HEAD.format(stack=lab.stack),
     )
     lab.apply()
     assert all(slot["speculative"] for slot in _slots(port))
@@ -113,6 +119,7 @@ def test_a_foreign_vocabulary_is_refused_before_anything_starts(lab: Lab, llama_
         f"- {{name: chat, source: {{path: ./m.gguf}}, port: {free_port()}, context: 1024, slots: 1,\n"
         "   spec: {type: draft-simple, draftModel: ./other.gguf}}",
         backends=_backends(llama_server),
+        head=HEAD.format(stack=lab.stack),
     )
     done = lab.run("apply", "-f", "models.yaml", "--yes")
     assert done.code == 7
@@ -145,6 +152,7 @@ def test_a_named_draft_model_is_fetched_like_any_payload(lab: Lab, llama_server:
         "   spec: {type: draft-simple, draftModel: drafter}}\n"
         f"- {{name: drafter, source: {{path: ./d.gguf}}, port: {ports[1]}, context: 1024, slots: 1}}",
         backends=_backends(llama_server),
+        head=HEAD.format(stack=lab.stack),
     )
     lab.ok("apply", "-f", "models.yaml", "--only", "server.chat", "--yes")
     assert (lab.root / "store/models/llama-cpp/drafter/manifest.json").is_file()
