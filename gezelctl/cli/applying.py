@@ -198,9 +198,17 @@ def exec_context(session: Session, reporter: Reporter) -> ExecContext:
         reporter=reporter,
         env=os.environ,
         base_dir=base_dir,
+        secret_names=_secret_names(session),
         hub=Hub(endpoint=hub.endpoint, token=token),
         archives={name: b.archive for name, b in session.desired.backends.items() if b.archive},
     )
+
+
+def _secret_names(session: Session) -> frozenset[str]:
+    """The environment variables that models.yaml takes secrets from, for any host and server."""
+    model = session.loaded.model
+    refs = [model.sources.huggingface.token, *(server.api_key for server in model.models)]
+    return frozenset(ref.from_env for ref in refs if ref and ref.from_env)
 
 
 def _same_sources(saved: Plan, session: Session) -> None:

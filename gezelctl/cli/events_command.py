@@ -48,5 +48,12 @@ def command(
 
 
 def _line(event: Event) -> str:
-    words = (event.address, event.action, event.reason, event.message)
+    detail = ", ".join(f"{name} {_short(value)}" for name, value in event.detail.items())
+    words = (event.address, event.action, event.reason, event.message.replace("\n", "\n    "), detail)
     return f"{event.ts}  {event.level:<7}  {event.type:<14}  {'  '.join(w for w in words if w)}".rstrip()
+
+
+def _short(value: object) -> str:
+    """A digest by its head, as the plan shows it."""
+    text = str(value)
+    return text[:19] if text.startswith("sha256:") else text

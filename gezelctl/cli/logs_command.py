@@ -37,17 +37,18 @@ def command(
     everything: bool,
     **options: Any,
 ) -> int:
+    from gezelctl.catalog.names import STORE_ID
     from gezelctl.cli.session import open_session
     from gezelctl.store.records import read_record
 
     output = make_output(options)
     session = open_session(chosen_files(files, default_file=True), host)
     name = server.removeprefix("server.")
-    record = read_record(session.paths, name)
-    path = session.paths.log(name)
-    if record is None and not path.is_file():
+    record = read_record(session.paths, name) if STORE_ID.match(name) else None
+    if record is None and not (STORE_ID.match(name) and session.paths.log(name).is_file()):
         known = ", ".join(s.name for s in session.desired.servers) or "none"
         raise UsageFault(f"no log of a server {name}", cure=f"Servers in the file: {known}.")
+    path = session.paths.log(name)
     offset = 0 if everything or record is None else record.log_offset
     end = _print_tail(output, path, offset, lines)
     while follow:

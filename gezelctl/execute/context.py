@@ -29,14 +29,16 @@ class ExecContext:
     """Everything that `apply_plan` may use beside the plan itself.
 
     `archives` holds the engine archives by backend name. `env` is the environment that servers inherit from and
-    secrets are read from; `base_dir` is where relative secret files are looked for. `grace_s` is the time between
-    SIGTERM and SIGKILL.
+    secrets are read from, `secret_names` those of its variables that hold secrets of models.yaml, which no server
+    inherits; `base_dir` is where relative secret files are looked for. `grace_s` is the time between SIGTERM and
+    SIGKILL.
     """
 
     paths: Paths
     reporter: Reporter
     env: Mapping[str, str]
     base_dir: Path
+    secret_names: frozenset[str] = frozenset()
     hub: Hub = field(default_factory=Hub)
     archives: Mapping[str, Archive] = field(default_factory=dict)
     now: Callable[[], datetime] = _utc_now

@@ -51,7 +51,7 @@ class ServerSteps:
             launch,
             stack=self._plan.stack,
             secrets=secrets,
-            parent_env=self._context.env,
+            parent_env={k: v for k, v in self._context.env.items() if k not in self._context.secret_names},
             now=self._context.now(),
             plan_digest=self._plan.digest,
         )
