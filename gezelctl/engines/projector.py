@@ -6,22 +6,10 @@ is wider than its embedding where deepstack layers are fed as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import msgspec
-
 from gezelctl.gguf.types import GgufSummary
 
 PROJECTOR_ARCHITECTURE = "clip"
 _MODALITIES = ("vision", "audio", "gen_audio")
-
-
-class Pairing(msgspec.Struct, frozen=True, rename="camel"):
-    """The outcome of looking for a projector: a name, or a problem with its cure."""
-
-    name: str = ""
-    problem: str = ""
-    cure: str = ""
 
 
 def input_width(text: GgufSummary) -> int:
@@ -61,18 +49,3 @@ def projector_problem(text: GgufSummary, projector: GgufSummary) -> str:
     if wanted and given and given != wanted:
         return f"it puts out {given} values a position, the model takes in {wanted}"
     return ""
-
-
-def pair_projector(text: GgufSummary, candidates: Mapping[str, GgufSummary]) -> Pairing:
-    """The one projector among `candidates` (by name) that fits; more than one is for a person to decide."""
-    problems = {name: projector_problem(text, header) for name, header in sorted(candidates.items())}
-    fitting = [name for name, problem in problems.items() if not problem]
-    if len(fitting) == 1:
-        return Pairing(name=fitting[0])
-    if fitting:
-        named = " and ".join(fitting)
-        return Pairing(problem=f"{named} both fit this model", cure="Name the one to use as mmproj.")
-    if not problems:
-        return Pairing(problem="there is no projector", cure="Add an mmproj file, or remove vision.")
-    listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
-    return Pairing(problem=listed, cure="Use the projector that was published with the model.")

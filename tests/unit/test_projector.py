@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from gezelctl.engines.projector import pair_projector, projector_problem
+from gezelctl.engines.launch import render
+from gezelctl.engines.projector import projector_problem
 from gezelctl.gguf.types import GgufSummary, WeightTable
+from tests.launchmake import request
 
 
 def summary(architecture: str, **keys: Any) -> GgufSummary:
@@ -58,19 +60,9 @@ def test_projector_problem(text: GgufSummary, candidate: GgufSummary, problem: s
     assert bool(found) == bool(problem)
 
 
-def test_the_one_that_fits_is_taken_whatever_its_name() -> None:
-    found = pair_projector(TEXT, {"mmproj-gemma3-4b.gguf": projector(3840), "zzz.gguf": projector(2560)})
-    assert found.name == "zzz.gguf"
-
-
-def test_two_that_fit_are_for_a_person_to_decide() -> None:
-    found = pair_projector(TEXT, {"b.gguf": projector(2560), "a.gguf": projector(2560)})
-    assert found.name == ""
-    assert found.problem == "a.gguf and b.gguf both fit this model"
-    assert found.cure
-
-
-def test_none_fits_or_there_is_none() -> None:
-    found = pair_projector(TEXT, {"a.gguf": projector(1024)})
-    assert found.problem.startswith("a.gguf: it puts out 1024")
-    assert pair_projector(TEXT, {}).problem == "there is no projector"
+@pytest.mark.parametrize(("width", "codes"), [(2560, []), (3840, ["E0307"])])
+def test_a_launch_with_another_models_projector_is_refused(width: int, codes: list[str]) -> None:
+    asked = request(roles=("mmproj",), header=TEXT, server={"vision": True}, mmproj_gguf=projector(width))
+    rendered = render(asked)
+    assert [d.code for d in rendered.diagnostics if d.severity == "error"] == codes
+    assert (rendered.spec is None) == bool(codes)

@@ -10,8 +10,10 @@ import pytest
 
 from gezelctl.catalog.gilde import GildeCatalog
 from gezelctl.catalog.versions import ModelRef
+from gezelctl.engines.launch import render
 from gezelctl.engines.templatelint import lint_template
 from gezelctl.gguf.reader import read_summary
+from tests.launchmake import request
 
 CHATML = """{% for message in messages %}
 {{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}
@@ -102,3 +104,18 @@ def test_the_template_of_a_real_model(smollm2: Path) -> None:
 def test_jinja2_is_imported_only_when_a_template_is_linted() -> None:
     code = "import sys, gezelctl.engines.templatelint; sys.exit('jinja2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("template", "severity", "words"),
+    [
+        ("chatml", None, ""),
+        ("{% for m in messages %}{{ m.content }}", "error", "line 1 of the template"),
+        ("{{ .System }}{{ .Prompt }}", "error", "Go template"),
+    ],
+)
+def test_a_template_given_as_text_is_checked_at_plan_time(template: str, severity: str | None, words: str) -> None:
+    found = render(request(server={"engine_options": {"chatTemplate": template}})).diagnostics
+    errors = [d for d in found if d.code == "E0313" and d.severity == "error"]
+    assert bool(errors) == (severity == "error")
+    assert all(words in d.summary for d in errors)

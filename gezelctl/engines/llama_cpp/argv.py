@@ -10,6 +10,7 @@ from gezelctl.engines.llama_cpp.extra import put_extra_args
 from gezelctl.engines.llama_cpp.flags import FlagSet, load_mode_tokens
 from gezelctl.engines.llama_cpp.kvtype import choose_kv_type, quantised
 from gezelctl.engines.llama_cpp.specargs import put_spec
+from gezelctl.engines.projector import projector_problem
 from gezelctl.engines.report import Report
 from gezelctl.engines.types import Expectation, LaunchSpec, Value
 
@@ -34,6 +35,7 @@ def render_llama_cpp(request: LaunchRequest, report: Report) -> LaunchSpec:
     expect = _put_context(request, choices, builder)
     _put_cache_types(request, choices, builder)
     _put_options(choices, builder, request)
+    _check_template(choices, report)
     spec = put_spec(request, choices, builder)
     put_extra_args(request, choices, builder)
     _put_tail(request, choices, builder)
@@ -243,6 +245,7 @@ def _put_tail(request: LaunchRequest, choices: Choices, builder: Builder) -> Non
         choices.server("vision", value=True)
         if projector:
             builder.value("--mmproj", projector, "vision")
+            _check_projector(request, builder.report)
         else:
             summary = f"{request.model.id} has no projector for llama.cpp"
             builder.report.error("E0307", "vision", summary, "Remove vision: true, or use a model with an mmproj file.")
@@ -253,6 +256,31 @@ def _put_tail(request: LaunchRequest, choices: Choices, builder: Builder) -> Non
     verbosity = builder.flags.find("--log-verbosity")
     if verbosity is not None and verbosity.flag.default == "3" and not builder.has("--log-verbosity"):
         builder.put(verbosity, str(_VERBOSITY_WITH_SIZES))
+
+
+def _check_projector(request: LaunchRequest, report: Report) -> None:
+    """The header decides whether a projector belongs to the model, never its file name."""
+    if request.gguf is None or request.mmproj_gguf is None:
+        return
+    problem = projector_problem(request.gguf, request.mmproj_gguf)
+    if problem:
+        name = request.path_of("mmproj").rpartition("/")[2]
+        cure = "Use the projector of this model, or remove vision: true."
+        report.error("E0307", "vision", f"{name} is not the projector of {request.model.id}: {problem}", cure)
+
+
+def _check_template(choices: Choices, report: Report) -> None:
+    """A chat template that is given as text must parse and hold a conversation before an engine reads it."""
+    given = choices.option("chatTemplate")
+    text = str(given.value) if given else ""
+    if not set("{}\n") & set(text):
+        return  # the name of a built-in template
+    from gezelctl.engines.templatelint import lint_template
+
+    for found in lint_template(text):
+        where = f", line {found.line} of the template" if found.line else ""
+        tell = report.error if found.severity == "error" else report.warning
+        tell("E0313", "engineOptions.chatTemplate", f"{found.summary}{where}", found.cure)
 
 
 def _put_budget(request: LaunchRequest, choices: Choices, builder: Builder) -> None:
