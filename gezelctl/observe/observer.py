@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,11 +19,11 @@ from gezelctl.observe.live import Target, read_live
 from gezelctl.observe.memory import log_tail, read_memory
 from gezelctl.observe.mounts import Mounts
 from gezelctl.observe.ports import port_holders
-from gezelctl.observe.probe import probe_backend
+from gezelctl.observe.probe import former_flags, probe_backend
 from gezelctl.observe.processes import ProcessState, process_identity, process_state, resident_bytes
 from gezelctl.observe.sources import read_sources
 from gezelctl.observe.threads import each
-from gezelctl.observe.types import EngineProbe, Live, MemoryReading, Observed, PortHolder, ServerFact
+from gezelctl.observe.types import EngineProbe, Flag, Live, MemoryReading, Observed, PortHolder, ServerFact
 from gezelctl.observe.vocabs import read_vocabs
 from gezelctl.store.files import StateError
 from gezelctl.store.layout import Paths
@@ -33,6 +34,7 @@ from gezelctl.store.types import MeasuredMemory, RunRecord, StackState
 
 API_KEY_VARIABLE = {"llama-cpp": "LLAMA_API_KEY", "mlx": "GEZELCTL_MLX_API_KEY"}
 """Where each engine reads its API key from."""
+HEX = re.compile(r"[0-9a-f]{16}")
 MISSING = "missing"
 """Stands for the HMAC of a secret that was looked for and could not be read."""
 
@@ -50,6 +52,7 @@ class _Launch(msgspec.Struct, rename="camel"):
     host: str
     port: int
     secret_env: tuple[_SecretEnv, ...] = ()
+    engine_digest: str = ""
 
 
 class _Recorded(msgspec.Struct, frozen=True):
@@ -102,6 +105,7 @@ def observe(
         secrets=_secrets(desired, paths, problems),
         headers=headers.found,
         vocabs=vocabs,
+        former_flags=_former_flags(recorded, engines, paths),
         broken_drafters=_broken(paths, problems),
         measured=_measured(paths, problems),
         state=_state(paths, problems),
@@ -210,6 +214,16 @@ def _hmac_key(paths: Paths, problems: list[str]) -> bytes:
     except OSError as error:
         problems.append(f"{paths.hmac_key} cannot be read: {error.strerror}; changed secrets go unnoticed")
         return b""
+
+
+def _former_flags(
+    recorded: Iterable[_Recorded], engines: Mapping[str, EngineProbe], paths: Paths
+) -> dict[str, tuple[Flag, ...]]:
+    """Flags of the builds that servers were started on and that are not those of today's backends."""
+    present = {probe.digest for probe in engines.values()}
+    digests = {r.launch.engine_digest for r in recorded if r.launch and HEX.fullmatch(r.launch.engine_digest)}
+    found = {digest: former_flags(digest, paths.cache) for digest in sorted(digests - present)}
+    return {digest: flags for digest, flags in found.items() if flags}
 
 
 def _broken(paths: Paths, problems: list[str]) -> dict[str, str]:

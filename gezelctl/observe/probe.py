@@ -29,7 +29,7 @@ from gezelctl.errors import EngineError
 from gezelctl.observe.cachefile import Stamp, read_cache, stamp, write_cache
 from gezelctl.observe.helptext import parse_devices, parse_help, parse_version
 from gezelctl.observe.run import ask, clean_environment, died, first_specific_line, missing
-from gezelctl.observe.types import Device, EngineProbe
+from gezelctl.observe.types import Device, EngineProbe, Flag
 from gezelctl.store.layout import Paths, find_program
 
 TIMEOUT_S = 30.0
@@ -188,7 +188,18 @@ def _remembered(
     else:
         files, probe = launcher.files, _ask_llama_cpp(launcher, env, timeout_s)
     write_cache(file, _Known(__version__, tuple(map(stamp, files)), probe))
+    if probe.flags:
+        write_cache(_flags_file(cache, probe.digest), probe.flags)
     return probe
+
+
+def former_flags(digest: str, cache: Path) -> tuple[Flag, ...]:
+    """The flags of a build that was probed once, also when it is gone by now; () when that is not known any more."""
+    return read_cache(_flags_file(cache, digest), tuple[Flag, ...]) or ()
+
+
+def _flags_file(cache: Path, digest: str) -> Path:
+    return cache / "flags" / f"{digest}.json"
 
 
 def _cache_name(launcher: _Launcher, backend: Backend) -> str:

@@ -182,6 +182,8 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """"<engine digest>/<sha256 of the drafter>" → how that pair took a server down."""
     measured: dict[str, MeasuredMemory] = {}
     """"<engine digest>/<architecture>" → the last start that was measured."""
+    former_flags: dict[str, tuple[Flag, ...]] = {}
+    """By engine digest: the flags of builds that servers run on and that no backend has any more, where still known."""
     adoptable: dict[str, str] = {}
     """sha256 → absolute path, only for digests that some payload needs."""
     directories: dict[str, tuple[tuple[str, int, str], ...]] = {}

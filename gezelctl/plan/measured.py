@@ -9,7 +9,7 @@ from gezelctl.engines.llama_cpp.memory import Extras, estimate, mtp_context
 from gezelctl.engines.llama_cpp.planner import LaunchAnswer, LaunchQuestion
 from gezelctl.engines.llama_cpp.planner.settings import Settings
 from gezelctl.engines.llama_cpp.planner.speculation import loads_mtp
-from gezelctl.observe.types import MemoryReading
+from gezelctl.observe.types import MemoryReading, Observed
 from gezelctl.plan.units import format_bytes
 from gezelctl.store.types import PlannedMemory
 
@@ -68,6 +68,23 @@ def deviations(planned: PlannedMemory, reading: MemoryReading) -> tuple[str, ...
     if compute > planned.compute_bytes:
         found.append(_both("compute", compute, planned.compute_bytes))
     return tuple(found)
+
+
+def measured_note(question: LaunchQuestion, observed: Observed) -> tuple[str, ...]:
+    """What the last start of this architecture on this build took beside its plan; () when none was measured."""
+    digest = question.probe.digest if question.probe else ""
+    key = f"{digest}/{question.gguf.architecture}" if question.gguf else ""
+    found = observed.measured.get(key)
+    if found is None:
+        return ()
+    planned = found.planned
+    parts = (
+        ("context", found.context_bytes, planned.context_bytes),
+        ("weights", found.weights_bytes, planned.weights_bytes),
+        ("compute", found.compute_bytes, planned.compute_bytes),
+    )
+    words = ", ".join(f"{what} {format_bytes(took)} (planned {format_bytes(said)})" for what, took, said in parts)
+    return (f"measured on this build for {planned.architecture}, server {found.server}: {words}",)
 
 
 def _both(what: str, measured: int, planned: int) -> str:

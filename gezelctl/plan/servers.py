@@ -13,13 +13,14 @@ from gezelctl.catalog.types import Payload
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.engines.launch import LaunchRequest, Rendered, render
 from gezelctl.engines.llama_cpp.planner import LaunchAnswer, LaunchQuestion
+from gezelctl.engines.llama_cpp.upgrade import engine_changes
 from gezelctl.engines.types import LaunchSpec, SecretEnv
 from gezelctl.observe.types import EngineProbe, Observed, PortHolder, ServerFact
 from gezelctl.plan.diff import diff_launch
 from gezelctl.plan.drafters import draft_digests, draft_paths, launched_spec
 from gezelctl.plan.headers import companion_header, header
 from gezelctl.plan.inputs import Locations, PlanInputs
-from gezelctl.plan.measured import planned_memory
+from gezelctl.plan.measured import measured_note, planned_memory
 from gezelctl.plan.memory import MEMORY_REFUSALS, measured, refusal_words
 from gezelctl.plan.payloads import effective_files, payload_address, source_problem
 from gezelctl.plan.records import fingerprint, recorded_launch
@@ -82,7 +83,8 @@ def plan_server(
             return ServerPlan(server.address, blocked, None, item.diagnostics, answer.notes)
         answer = _as_it_runs(answer, item, inputs.observed)
     rendered = render_server(item, inputs, probe, answer)
-    diagnostics = (*item.diagnostics, *rendered.diagnostics)
+    upgrade = _engine_changes(item, rendered, probe, inputs.observed)
+    diagnostics = (*item.diagnostics, *rendered.diagnostics, *upgrade)
     if rendered.spec is None or any(d.severity == "error" for d in rendered.diagnostics):
         first = next((d for d in rendered.diagnostics if d.severity == "error"), None)
         cause = first.summary if first else "no launch can be rendered"
@@ -99,8 +101,33 @@ def plan_server(
             memory_after_bytes=answer.estimate.total_bytes,
             planned_memory=planned_memory(question, answer) if question else None,
         )
-    notes = tuple(dict.fromkeys((*(answer.notes if answer else ()), *rendered.notes)))
+    known = measured_note(question, inputs.observed) if question else ()
+    notes = tuple(dict.fromkeys((*(answer.notes if answer else ()), *rendered.notes, *known)))
     return ServerPlan(server.address, change, spec, diagnostics, notes, _lost(question, answer))
+
+
+def _engine_changes(
+    item: Resolved, rendered: Rendered, probe: EngineProbe, observed: Observed
+) -> tuple[Diagnostic, ...]:
+    """Before a server moves to another engine build: every flag that breaks, and every default that changes."""
+    fact = _fact(item.server.name, observed)
+    old = recorded_launch(fact.record) if fact and fact.record else None
+    if old is None or old.engine != "llama-cpp" or probe.engine != old.engine or old.engine_digest == probe.digest:
+        return ()
+    known = observed.former_flags.get(old.engine_digest, ())
+    after = rendered.spec.argv if rendered.spec else ()
+    cure = "The command line of the plan is made for the new build; set what you rely on in engineOptions or extraArgs."
+    return tuple(
+        Diagnostic(
+            code="E0314",
+            summary=summary,
+            cure=cure,
+            severity="warning",
+            place=item.server.place("backend"),
+            address=item.server.address,
+        )
+        for summary in engine_changes(old.argv, after, probe, known)
+    )
 
 
 def _needed(item: Resolved, payload: Payload) -> tuple[str, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gezelctl.observe.helptext import parse_help
 from tests.e2e.lab import Lab, ask, free_port
 from tests.tinymodels import ARCHITECTURES, write_tiny
 
@@ -55,6 +57,13 @@ def _slots(port: int) -> list[dict[str, Any]]:
     return found
 
 
+def _defaults(program: Path) -> dict[str, str]:
+    """Default by long flag, as --help tells it."""
+    text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+    flags = parse_help(text).flags
+    return {next((n for n in f.names if n.startswith("--")), f.names[0]): f.default for f in flags}
+
+
 def _conditions(row: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {c["type"]: c for c in row["conditions"]}
 
@@ -86,6 +95,8 @@ def test_four_shapes_take_the_memory_that_was_planned(lab: Lab, llama_server: Pa
         assert ask(ports[name], "Hello")[0] == 200
     wide = lab.ok("status", "-o", "wide").out
     assert wide.count("(planned ") == len(files)
+    explained = lab.ok("plan", "--explain", "server.gemma3").out
+    assert "measured on this build for gemma3, server gemma3: context " in explained
     learned = json.loads((lab.state / "measured.json").read_text())["starts"]
     assert {key.partition("/")[2] for key in learned} == {"llama", "qwen3moe", "gemma3"}
 
@@ -186,3 +197,29 @@ def test_a_draft_model_that_kills_the_engine_is_left_out(lab: Lab, llama_server:
     assert "-/+ server.chat" in again.out
     assert "died of its draft model" in again.err
     assert lab.idle()
+
+
+@pytest.mark.engine("llama-server-old")
+def test_a_new_build_is_announced_with_every_flag_that_changes(
+    lab: Lab, llama_server: Path, old_llama_server: Path, smollm2: Path
+) -> None:
+    lab.link(smollm2, "m.gguf")
+    lab.write(
+        f"- {{name: chat, source: {{path: ./m.gguf}}, port: {free_port()}, context: 1024, slots: 1,\n"
+        "   engineOptions: {loadMode: mlock}}",
+        backends=f"cpu: {{engine: llama-cpp, accelerator: cpu, binary: {old_llama_server}}}",
+        head=HEAD.format(stack=lab.stack),
+    )
+    lab.apply()
+    lab.edit(str(old_llama_server), str(llama_server))
+    plan = lab.ok("plan", "-o", "json").json()
+    found = [d["summary"] for d in plan["diagnostics"] if d["code"] == "E0314"]
+    old, new = (_defaults(program) for program in (old_llama_server, llama_server))
+    given = set(lab.record("chat")["launch"]["argv"])
+    differing = {name for name in old.keys() & new.keys() - given if old[name] and new[name] and old[name] != new[name]}
+    assert "this build has no --mlock any more; --load-mode takes its place" in found or "--load-mode" in given
+    assert {text.split()[3] for text in found if text.startswith("the default of ")} == differing
+    assert plan["applyable"]
+    text = lab.ok("plan").out
+    assert all(words in text for words in found)
+    assert lab.pid("chat"), "nothing was stopped"
