@@ -78,18 +78,23 @@ def _breakdown(outcome: Outcome) -> list[str]:
     report = outcome.report
     found = report.estimate
     plan = found.plan
-    pool = "one pool" if plan.unified else f"{plan.streams} streams"
-    slots = f"{plan.slots} slot{'s' if plan.slots != 1 else ''}"
-    head = f"{slots}, {plan.n_ctx_seq:,} tokens each, {plan.n_ctx:,} in all ({pool}), KV cache {report.kv_cache}"
-    if plan.unified and plan.slots > 1:
-        head = f"{slots} over one pool of {plan.n_ctx:,} tokens, KV cache {report.kv_cache}"
+    head = f"{plan.slots} slots, {plan.n_ctx_seq:,} tokens each, {plan.n_ctx:,} in all"
+    if plan.slots == 1:
+        head = f"1 slot of {plan.n_ctx:,} tokens"
+    elif plan.unified:
+        head = f"{plan.slots} slots over one pool of {plan.n_ctx:,} tokens"
     columns = [(title, field) for title, field in _COLUMNS if field == "total_bytes" or getattr(found, field)]
     rows = [_row(device.device, device, columns) for device in found.devices]
     if len(rows) > 1:
         rows.append(["all", *(format_bytes(getattr(found, field)) for _, field in columns)])
     notes = [f"  note: {note}" for note in (*found.notes, *report.notes)]
     exact = [] if found.exact else ["  context bytes are an estimate for this architecture"]
-    return [head, *_aligned([["", *(title for title, _ in columns)], *rows]), *exact, *notes]
+    return [
+        f"{head}, KV cache {report.kv_cache}",
+        *_aligned([["", *(title for title, _ in columns)], *rows]),
+        *exact,
+        *notes,
+    ]
 
 
 def _row(name: str, device: DeviceMemory, columns: list[tuple[str, str]]) -> list[str]:

@@ -115,7 +115,7 @@ def run_fit(named: str, options: FitOptions) -> Outcome:
         report = fit(question, memory, _asked(options))
     except ValueError as error:
         raise UsageFault(f"{named}: {error}", cure="Change the context, slots or batch.") from error
-    return Outcome(subject, header, facts, memory, report, _launch(question, report, subject, place, probe))
+    return Outcome(subject, header, facts, memory, report, _launch(report, subject, place, probe))
 
 
 def _asked(options: FitOptions) -> Asked:
@@ -299,12 +299,11 @@ def _engine_options(options: FitOptions) -> dict[str, Scalar]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _launch(
-    question: LaunchQuestion, report: FitReport, subject: Subject, place: Place, probe: EngineProbe
-) -> Rendered | None:
+def _launch(report: FitReport, subject: Subject, place: Place, probe: EngineProbe) -> Rendered | None:
     """The command line of the chosen launch; None for a model that does not fit."""
     if report.answer.refusal is not None:
         return None
+    question = report.question
     path = subject.payload.files[0].origin.path
     folder = os.path.dirname(path) if path else f"{place.paths.models}/llama-cpp/{subject.payload.model_id}"  # noqa: PTH120
     return render(

@@ -50,12 +50,10 @@ def _large(number: int) -> str:
 
 
 def _layers(found: Description) -> str:
-    parts = [f"{found.layer_count}"]
+    text = f"{found.layer_count}"
     if found.recurrent_layers:
-        parts.append(f"{len(found.recurrent_layers)} recurrent, {found.cached_layers} with attention")
-    if found.nextn_layers:
-        parts.append(f"and {count(found.nextn_layers, 'MTP layer')}")
-    return ", ".join(parts)
+        text += f" ({len(found.recurrent_layers)} recurrent, {found.cached_layers} with attention)"
+    return f"{text} and {count(found.nextn_layers, 'MTP layer')}" if found.nextn_layers else text
 
 
 def _feed_forward(found: Description) -> str:
@@ -75,7 +73,8 @@ def _attention(found: Description) -> str:
         return "none"
     if found.mla:
         return f"{_span(found.heads)} heads, MLA (one compressed row a token)"
-    text = f"{_span(found.heads)} heads, {_span(found.kv_heads)} KV heads, head size {_pair(found)}"
+    kv_heads = f"{_span(found.kv_heads)} KV head{'' if found.kv_heads == (1,) else 's'}"
+    text = f"{_span(found.heads)} heads, {kv_heads}, head size {_pair(found)}"
     swa = (found.key_length_swa, found.value_length_swa)
     if found.window and swa != (found.key_length, found.value_length):
         text += f", {swa[0]} in the window" if swa[0] == swa[1] else f", {swa[0]} and {swa[1]} in the window"
@@ -165,7 +164,7 @@ def render_mlx(shown: str, found: MlxFolder) -> str:
         ("size", f"{format_bytes(found.weights_bytes)} in {count(found.weight_files, 'safetensors file')}"),
         ("layers", f"{found.layers}"),
         ("embedding", f"{found.hidden_size:,}"),
-        ("attention", f"{found.heads} heads, {found.kv_heads} KV heads, head size {found.head_dim}"),
+        ("attention", f"{found.heads} heads, {count(found.kv_heads, 'KV head')}, head size {found.head_dim}"),
         ("experts", f"{found.experts}" if found.experts else "none"),
         ("window", f"{found.sliding_window:,} tokens" if found.sliding_window else "none"),
         ("context", f"{found.context_length:,} tokens trained" if found.context_length else "not stated"),

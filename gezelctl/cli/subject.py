@@ -23,7 +23,7 @@ from gezelctl.catalog.types import Model, Origin, Payload, PayloadFile
 from gezelctl.config.secrets import Secret, resolve
 from gezelctl.errors import UsageFault
 from gezelctl.gguf.types import GgufSummary
-from gezelctl.observe.hub import DEFAULT_ENDPOINT, Hub, public_url, site
+from gezelctl.observe.hub import DEFAULT_ENDPOINT, Hub, public_url, require_address, site
 from gezelctl.store.layout import Paths, default_paths
 from gezelctl.store.types import InstalledPayload
 
@@ -81,10 +81,11 @@ def open_place(files: Sequence[str], host: str | None, catalogs: Sequence[str]) 
 
 
 def find_subject(named: str, place: Place) -> Subject:
-    """What `named` is. Raises UsageFault for a form that is none, InvalidConfig for an unknown model."""
+    """What `named` is. Raises UsageFault and FetchError for a wrong form, InvalidConfig for an unknown model."""
     if named.startswith("hf:"):
         return _remote(named, _hub_origin(named))
     if named.startswith(("http://", "https://")):
+        require_address(named, "the model")
         return _remote(public_url(named), _url_origin(named, place.hub))
     if named.lower().endswith(".gguf") or named.startswith((".", "~")) or os.sep in named or Path(named).exists():
         return _local(Path(named).expanduser().absolute(), named)

@@ -47,9 +47,10 @@ class FitCell(msgspec.Struct, frozen=True, rename="camel"):
 class FitReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`estimate` is of what was asked for, completed by the launch; the table has its KV type and drafter.
 
-    `kv_cache` is the type of both, or K/V.
+    `kv_cache` is the type of both, or K/V. `question` is what the planner was asked.
     """
 
+    question: LaunchQuestion
     estimate: MemoryEstimate
     answer: LaunchAnswer
     kv_cache: str
@@ -79,6 +80,7 @@ def fit(question: LaunchQuestion, host: HostMemory, asked: Asked | None = None) 
     offload = _offload(price, settings, answer, room.free)
     found = price.detail(ask, offload, lambda request: _engine_words(request, asked))
     return FitReport(
+        question=question,
         estimate=found,
         answer=answer,
         kv_cache=ask.kv if asked.type_k == asked.type_v else f"{asked.type_k}/{asked.type_v}",
