@@ -187,6 +187,7 @@ def render_server(item: Resolved, inputs: PlanInputs, probe: EngineProbe, answer
             digests={f.name: f.sha256 for f in files},
             gguf=header(weights, item, inputs.observed),
             draft_gguf=companion_header(draft, inputs.observed),
+            mmproj_gguf=companion_header(next((f for f in files if f.role == "mmproj"), None), inputs.observed),
             probe=probe,
             slots_dir=place.slots_dir,
             config_path=place.config_path,
