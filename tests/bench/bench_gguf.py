@@ -1,11 +1,15 @@
 """Header reads as ratios in one run: our reader against gguf.GGUFReader, on the 135M model and a 256k vocabulary.
 
+The same for whole commands, each a process of its own, and for the bytes that a header takes from a server.
+
 python -m tests.bench.bench_gguf
 """
 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,11 +17,15 @@ from pathlib import Path
 
 import gguf
 
+from gezelctl.catalog.types import Origin, PayloadFile
 from gezelctl.gguf.cache import cached_summary
 from gezelctl.gguf.reader import read_summary
 from gezelctl.gguf.vocab import vocab_digest
+from gezelctl.observe.hub import Connection, Hub
+from gezelctl.observe.remote import remote_summary
 from tests import ggufmake as make
 from tests.conftest import find_smollm2
+from tests.hubserver import running_hub
 
 
 def median_s(action: Callable[[], object], runs: int) -> float:
@@ -41,6 +49,31 @@ def report(label: str, path: Path, cache: Path) -> None:
     print(f"{label}: gguf.GGUFReader {1e3 * reference:.0f} ms")
     for name, seconds in rows.items():
         print(f"  {name:<15} {1e3 * seconds:7.2f} ms  {reference / seconds:6.0f} times faster")
+    report_command(path, cache)
+    report_remote(path, cache)
+
+
+def report_command(path: Path, cache: Path) -> None:
+    """`gezelctl inspect` without a cache, against a process that reads the header with the gguf package."""
+    environ = {"PATH": "/usr/bin:/bin", "GEZELCTL_STATE_DIR": str(cache), "GEZELCTL_CACHE_DIR": "/dev/null"}
+    script = "import sys, gguf; gguf.GGUFReader(sys.argv[1])"
+    inspect = "import sys; from gezelctl.cli.main import main; main(['inspect', sys.argv[1]])"
+
+    def call(code: str) -> None:
+        subprocess.run([sys.executable, "-c", code, path], env=environ, check=True, stdout=subprocess.DEVNULL)
+
+    reference, seconds = median_s(lambda: call(script), 1), median_s(lambda: call(inspect), 5)
+    print(f"  {'inspect':<15} {1e3 * seconds:7.0f} ms  {reference / seconds:6.0f} times faster (whole processes)")
+
+
+def report_remote(path: Path, cache: Path) -> None:
+    """What a header takes from a server with byte ranges."""
+    with running_hub() as hub, Connection(Hub(hub.endpoint)) as connection:
+        hub.add("lab/bench", "m.gguf", path.read_bytes())
+        file = PayloadFile("m.gguf", "weights", Origin("huggingface", repo="lab/bench", filename="m.gguf"))
+        seconds = median_s(lambda: remote_summary([file], connection.hub, cache / str(time.time_ns()), connection), 3)
+        sent = hub.sent_bytes / 4 / 2**20
+    print(f"  {'from loopback':<15} {1e3 * seconds:7.0f} ms  {sent:.1f} of {path.stat().st_size / 2**20:.1f} MiB sent")
 
 
 def large_vocabulary(path: Path, tokens: int = 256_000) -> None:
