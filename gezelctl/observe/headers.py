@@ -6,6 +6,7 @@ each, so that a plan is exact before anything is downloaded.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from gezelctl.store.types import InstalledPayload
 
 LIMIT_S = 5.0
 """For one header; a plan goes on without it."""
+ALL_LIMIT_S = 15.0
+"""For all headers of a look together."""
 _AT_ONCE = 8
 _UNREACHABLE = frozenset({"DNS", "REFUSED", "TIMEOUT", "STALLED", "TLS", "DISCONNECTED"})
 """Faults of a server, not of one file: its other files are not asked for any more."""
@@ -125,14 +128,18 @@ def _fetch(remote: Mapping[str, Group], config: HuggingFaceConfig, base_dir: Pat
     except SecretError as error:
         return Headers({}, (f"no header was read before its download: {error.message}",))
     silent: set[str] = set()
+    deadline = time.monotonic() + ALL_LIMIT_S
 
     def read(sha256: str) -> GgufSummary | _Missing:
         group = remote[sha256]
         where = site(source_url(group[0].origin, hub))[1]
         if where in silent:
             return _Missing(where, "", whole_site=True)
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return _Missing(where, f"{where}: all headers together took longer than {ALL_LIMIT_S:.0f} s", True)
         try:
-            return remote_summary(group, hub, cache_dir, connection, limit_s=LIMIT_S)
+            return remote_summary(group, hub, cache_dir, connection, limit_s=min(LIMIT_S, left_s))
         except (FetchError, GgufError) as error:
             whole_site = error.code in _UNREACHABLE
             if whole_site:

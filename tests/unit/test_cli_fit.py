@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from gezelctl.cli.main import run
+from gezelctl.engines.types import LaunchSpec
+from gezelctl.observe.memory import parse_memory
 from gezelctl.observe.types import Facts, Gpu
 from tests import hubserver
+from tests.serving import free_port, started
 from tests.shapes import DENSE, EXPERTS, HYBRID_MTP, WINDOWED, tensors, write_model
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 GOLDEN: dict[str, Any] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "memory" / "golden.yaml").read_text())
 WORDS = (
     "--context-total 8192 --slots 1",
@@ -284,3 +287,41 @@ def test_what_cannot_be_asked(
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["fit", "--help"]) == 0
     assert "Example: gezelctl fit " in capsys.readouterr().out
+
+
+@pytest.mark.engine("llama-server", "smollm2")
+@pytest.mark.parametrize(
+    "words",
+    ["--context 2048 --slots 2", "--context-total 3000 --slots 3 --kv-cache f16 --ubatch 256", "--context 1024"],
+)
+def test_the_engine_takes_the_launch_and_the_bytes(
+    words: str,
+    llama_server: Path,
+    smollm2: Path,
+    tmp_path: Path,
+    *,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GEZELCTL_STATE_DIR", str(tmp_path / "state"))
+    found = fitted(capsysbinary, str(smollm2), "--accelerator", "cpu", *words.split())
+    argv, port = found["argv"][1:], free_port()
+    argv[argv.index("--port") + 1] = str(port)
+    spec = LaunchSpec(
+        server="fit",
+        engine="llama-cpp",
+        backend="cpu",
+        program=str(llama_server),
+        argv=(*argv, "-lv", "4"),
+        host="127.0.0.1",
+        port=port,
+        directories=(argv[argv.index("--slot-save-path") + 1],),
+    )
+    with started(spec, tmp_path) as served:
+        slots = served.ask("/slots")
+        read = parse_memory(served.lines)
+    assert [slot["n_ctx"] for slot in slots] == [found["nCtxSeq"]] * found["slots"]
+    assert read is not None
+    assert abs(sum(read.context_bytes.values()) - found["contextBytes"]) <= 0.01 * MIB * len(read.context_bytes)
+    assert sum(read.output_bytes.values()) <= found["outputBytes"] + 0.01 * MIB
+    assert sum(read.compute_bytes.values()) <= found["computeBoundBytes"]

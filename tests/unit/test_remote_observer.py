@@ -125,6 +125,13 @@ def test_a_hub_that_hangs_holds_no_plan_up(hub: hubserver.Hub, tmp_path: Path, m
     assert "(and 11 more of 127.0.0.1)" in line
 
 
+def test_many_slow_headers_hold_no_plan_up(hub: hubserver.Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headers, "ALL_LIMIT_S", 0.0)
+    (line,) = header_problems(look(write_config(tmp_path, hub.endpoint, *publish(hub, 3)))[0])
+    assert "took longer than 0 s (and 2 more of 127.0.0.1)" in line
+    assert not hub.requests
+
+
 def test_a_token_that_cannot_be_read_is_one_line_and_asks_nobody(hub: hubserver.Hub, tmp_path: Path) -> None:
     token = ", token: {fromEnv: NO_SUCH_TOKEN}"
     observed, _ = look(write_config(tmp_path, hub.endpoint, *publish(hub, 2), token=token))
