@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 
 from gezelctl.catalog.payload import applicable_files
 from gezelctl.catalog.types import Payload, PayloadFile
+from gezelctl.cli.fit_host import assumed_probe, choose_backend, likely_accelerator, look_at_host, read_facts_file
 from gezelctl.cli.subject import Place, Subject, find_subject, open_place, read_header
 from gezelctl.config.desired import DesiredServer
 from gezelctl.config.model import Accelerator, Backend, Spec
@@ -20,12 +20,10 @@ from gezelctl.engines.llama_cpp.planner import HostMemory, LaunchQuestion, host_
 from gezelctl.engines.types import Scalar
 from gezelctl.errors import UsageFault
 from gezelctl.gguf.types import GgufSummary
-from gezelctl.observe.types import Device, EngineProbe, Facts, Gpu, Observed
+from gezelctl.observe.types import EngineProbe, Facts
 
 _PORT = 8080
 _START_TIMEOUT_S = 300
-_DEVICE_NAMES = {"cuda": "CUDA", "vulkan": "Vulkan", "rocm": "ROCm"}
-_NVIDIA = ("nvidia", "geforce", "quadro", "tesla", "rtx", "gtx")
 
 
 class FitOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,30 +66,6 @@ class Outcome:
     launch: Rendered | None
 
 
-class _FactsFile(msgspec.Struct, rename="camel"):
-    """`gezelctl facts -o json`, or a snapshot: either key is there."""
-
-    facts: Facts | None = None
-    engines: dict[str, EngineProbe] = {}
-    observed: Observed | None = None
-
-
-def read_facts_file(path: Path) -> tuple[Facts, dict[str, EngineProbe]]:
-    """Facts and engine builds of a host. Raises UsageFault for a file that holds none."""
-    cure = "Name a file of `gezelctl facts -o json` or `gezelctl snapshot`."
-    try:
-        document = msgspec.json.decode(path.read_bytes(), type=_FactsFile)
-    except OSError as error:
-        raise UsageFault(f"{path} cannot be read: {(error.strerror or str(error)).lower()}", cure=cure) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UsageFault(f"{path} holds no facts: {error}", cure=cure) from error
-    if document.observed is not None:
-        return document.observed.facts, document.observed.engines
-    if document.facts is None:
-        raise UsageFault(f"{path} holds no facts", cure=cure)
-    return document.facts, document.engines
-
-
 def run_fit(named: str, options: FitOptions) -> Outcome:
     """Find the model, read its header, look at the host and ask the planner."""
     given = read_facts_file(options.facts_file) if options.facts_file else None
@@ -102,11 +76,11 @@ def run_fit(named: str, options: FitOptions) -> Outcome:
     header = read_header(subject, place)
     if header is None:
         raise UsageFault(f"{named} has no weights", cure="Name a model with a GGUF file.")
-    backend_name, backend = _backend(subject, place, options)
-    facts, probe = _host(given, place, backend_name, backend, options)
+    backend_name, backend = choose_backend(subject, place, options.backend, options.accelerator)
+    facts, probe = look_at_host(given, place, backend_name, backend, options.host)
     if backend is None:
-        backend = Backend(engine="llama-cpp", accelerator=options.accelerator or _accelerator(facts))
-    probe = probe or _assumed_probe(backend_name, backend, facts)
+        backend = Backend(engine="llama-cpp", accelerator=options.accelerator or likely_accelerator(facts))
+    probe = probe or assumed_probe(backend_name, backend, facts)
     server = _server(subject, options, backend_name, backend)
     question = _question(subject, place, options, header, server=server, probe=probe)
     budget = place.session.desired.memory_budget_bytes if place.session else 0
@@ -121,79 +95,6 @@ def run_fit(named: str, options: FitOptions) -> Outcome:
 def _asked(options: FitOptions) -> Asked:
     type_k, type_v = options.kv_cache or ("", "")
     return Asked(context_total=options.context_total or 0, type_k=type_k, type_v=type_v)
-
-
-def _backend(subject: Subject, place: Place, options: FitOptions) -> tuple[str, Backend | None]:
-    """The server's own backend, the named one, or the only or default one of models.yaml; None = to be assumed."""
-    if options.accelerator and options.backend:
-        raise UsageFault("--accelerator and --backend exclude each other", cure="A backend has its accelerator.")
-    if options.accelerator:
-        return options.accelerator, None
-    if subject.resolved is not None and options.backend is None:
-        return subject.resolved.server.backend_name, subject.resolved.server.backend
-    known = place.session.desired.backends if place.session else {}
-    if options.backend is not None and options.backend not in known:
-        raise UsageFault(f"--backend {options.backend}: models.yaml has none", cure=_choose(known))
-    name = options.backend or next((n for n, b in known.items() if b.engine == "llama-cpp"), "")
-    return (name, known[name]) if name else ("llama-server", None)
-
-
-def _choose(known: Iterable[str]) -> str:
-    names = ", ".join(sorted(known))
-    return f"Choose one of {names}." if names else "Name models.yaml with -f."
-
-
-def _host(
-    given: tuple[Facts, dict[str, EngineProbe]] | None,
-    place: Place,
-    name: str,
-    backend: Backend | None,
-    options: FitOptions,
-) -> tuple[Facts, EngineProbe | None]:
-    """Facts of the host, and what is known of the engine build there."""
-    if given is not None:
-        facts, engines = given
-        probe = engines.get(name)
-        return facts, probe if probe and not probe.error and not probe.pending else None
-    from gezelctl.cli.session import this_host
-
-    if options.host and options.host != this_host():
-        raise UsageFault(
-            f"--host {options.host} is not this host, and its facts are not here",
-            cure="Add --facts FILE with the output of `gezelctl facts -o json` or `gezelctl snapshot` there.",
-        )
-    from gezelctl.observe.facts import read_facts
-    from gezelctl.observe.mounts import Mounts
-
-    found = None
-    if backend is not None:
-        from gezelctl.observe.probe import probe_backend
-
-        found = probe_backend(name, backend, place.paths)
-    usable = found if found and not found.error and not found.pending else None
-    facts, _ = read_facts(Mounts(), (), (usable,) if usable else ())
-    return facts, usable
-
-
-def _accelerator(facts: Facts) -> Accelerator:
-    """What an engine on this host most likely computes on."""
-    if facts.os == "darwin" and facts.arch in {"arm64", "aarch64"}:
-        return "metal"
-    if not facts.gpus:
-        return "cpu"
-    return "cuda" if any(_is_nvidia(gpu) for gpu in facts.gpus) else "vulkan"
-
-
-def _is_nvidia(gpu: Gpu) -> bool:
-    return any(word in gpu.name.lower() for word in _NVIDIA)
-
-
-def _assumed_probe(name: str, backend: Backend, facts: Facts) -> EngineProbe:
-    """A build that nobody has looked at: every flag by its newest name, the GPUs in the driver's order."""
-    prefix = _DEVICE_NAMES.get(backend.accelerator)
-    gpus = facts.gpus if prefix else ()
-    devices = tuple(Device(f"{prefix}{i}", g.name, g.total_bytes, g.free_bytes) for i, g in enumerate(gpus))
-    return EngineProbe(backend=name, engine="llama-cpp", program="llama-server", devices=devices, pending=True)
 
 
 def _question(
