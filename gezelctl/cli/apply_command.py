@@ -28,6 +28,7 @@ from gezelctl.plan.inputs import PlanOptions
 @click.option("--restart", multiple=True, type=ADDRESS, metavar="ADDR", help="Restart this server anyway; repeatable.")
 @click.option("--retry-drafters", is_flag=True, help="Try draft models again that took an engine build down.")
 @offline_option
+@click.option("--wait/--no-wait", default=True, help="Wait until each server is proven to serve.")
 @click.option("--expect-digest", metavar="sha256:…", help="Refuse unless the plan has this digest.")
 @click.option("--lock-timeout", default="30s", envvar="GEZELCTL_LOCK_TIMEOUT", help="How long to wait for the lock.")
 @click.option("-o", "--output", "kind", type=click.Choice(("text", "json")), default="text", help="Format of stdout.")
@@ -43,6 +44,7 @@ def command(
     prune: bool,
     allow_empty: bool,
     restart: tuple[str, ...],
+    wait: bool,
     expect_digest: str | None,
     lock_timeout: str,
     kind: str,
@@ -76,5 +78,6 @@ def command(
         lock_timeout_s=parse_duration(lock_timeout),
         as_json=kind == "json",
         offline=offline,
+        wait=wait,
         retry_drafters=retry_drafters,
     ).run()

@@ -54,6 +54,7 @@ class Applying:
     lock_timeout_s: float
     as_json: bool
     offline: bool = True
+    wait: bool = True
     retry_drafters: bool = False
 
     def run(self) -> ExitCode:
@@ -157,7 +158,7 @@ class Applying:
         with self.output.progress() as progress:
             result = apply_plan(
                 plan,
-                exec_context(session, progress),
+                dataclasses.replace(exec_context(session, progress), wait=self.wait),
                 replan=lambda: live_plan(session, self.options, offline=self.offline, reviewed=plan),
             )
         if self.as_json:

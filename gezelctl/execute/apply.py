@@ -76,6 +76,8 @@ class _Run:
         with Interrupts(self._told) as interrupts, self._fetcher:
             for kind in ("engine.", "payload.", "server."):
                 brought = len(self._done)
+                if kind == "server." and not self._failed and interrupts.stopped is None:
+                    self._release_ports()
                 for change in self._plan.changes:
                     if change.action in ACTIONS and change.address.startswith(kind):
                         self._one(change, interrupts)
@@ -126,6 +128,13 @@ class _Run:
                 "step_done", address=change.address, action=change.action, message=message, duration_ms=elapsed
             )
             self._context.reporter.on_step(change.address, "done", self._mask(message))
+
+    def _release_ports(self) -> None:
+        try:
+            for address in self._servers.release_ports(self._plan.changes):
+                self._context.reporter.on_step(address, "note", "stopped early: another server takes its port")
+        except GezelctlError as error:
+            self._fail(step_failure("server", "stop", error, self._mask), time.monotonic())
 
     def _plan_again(self) -> None:
         """Go on with the plan that follows from what was just brought; what is blocked in it has failed."""

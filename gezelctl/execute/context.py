@@ -31,7 +31,7 @@ class ExecContext:
     `archives` holds the engine archives by backend name. `env` is the environment that servers inherit from and
     secrets are read from, `secret_names` those of its variables that hold secrets of models.yaml, which no server
     inherits; `base_dir` is where relative secret files are looked for. `grace_s` is the time between SIGTERM and
-    SIGKILL.
+    SIGKILL. Without `wait`, servers are started and left unproven, which the next plan says.
     """
 
     paths: Paths
@@ -43,6 +43,7 @@ class ExecContext:
     archives: Mapping[str, Archive] = field(default_factory=dict)
     now: Callable[[], datetime] = _utc_now
     grace_s: float = GRACE_S
+    wait: bool = True
     run_id: str = ""
 
     def secret(self, ref: SecretEnv) -> Secret:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,23 @@ class ServerSteps:
             return self._update(change.launch, record, change.planned_memory)
         return self._start(change.launch, record, change.planned_memory)
 
+    def release_ports(self, changes: Iterable[Change]) -> tuple[str, ...]:
+        """Stop the servers that must leave a port to another one of this plan; returns their addresses.
+
+        Two servers that swap ports, and a server that takes the port of one that is pruned, would else wait for each
+        other. Each of them is started again, or removed, by its own step.
+        """
+        acting = [c for c in changes if c.address.startswith("server.")]
+        wanted = {c.launch.port: c.address for c in acting if c.launch and c.action in {"create", "restart"}}
+        released = []
+        for change in acting:
+            record = read_record(self._context.paths, change.address.removeprefix("server."))
+            launch = _decode(record) if record and change.action in {"restart", "delete"} else None
+            if record and launch and wanted.get(launch.port, change.address) != change.address:
+                self._stop(record)
+                released.append(change.address)
+        return tuple(released)
+
     def _start(self, launch: LaunchSpec, record: RunRecord | None, planned: PlannedMemory | None) -> str:
         """Stop what runs under this name, also after a crash between spawn and record, then start and prove."""
         secrets = self._read_secrets(launch)
@@ -58,6 +76,9 @@ class ServerSteps:
         if planned is not None:
             child.record = replace(child.record, planned_memory=planned)
             write_record(self._context.paths, child.record)
+        if not self._context.wait:
+            child.detach()
+            return f"started on {launch.base_url}, pid {child.record.pid}; not waited for"
         try:
             return self._prove(child, launch, secrets)
         except UnhealthyError as error:

@@ -146,16 +146,18 @@ def _live_launch(fact: ServerFact | None) -> LaunchSpec | None:
 
 
 def _held(inputs: PlanInputs) -> Held:
-    """What our running servers hold, which a new plan may use again.
+    """What our running servers hold, which a new plan may use again; not those that it leaves running unplanned.
 
     Host weights are left out: they are mapped files, and the system already counts their pages as available.
     """
     cards = host_memory(inputs.observed.facts).cards
     gpu: dict[str, int] = {}
     ram = 0
+    goes = inputs.options.prune or inputs.desired.prune
+    wanted = {s.name for s in inputs.desired.servers}
     for fact in inputs.observed.servers:
         launch = _live_launch(fact)
-        if launch is None or fact.memory is None:
+        if launch is None or fact.memory is None or not (goes or fact.name in wanted):
             continue
         probe = inputs.observed.engines.get(launch.backend)
         names = dict(zip(engine_names(cards, probe.devices), cards, strict=False)) if probe else {}

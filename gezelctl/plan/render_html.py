@@ -55,7 +55,7 @@ def _row(change: Change) -> _Row:
         symbol=SYMBOLS[change.action],
         address=change.address,
         what=what,
-        cause=f"{change.cause} {change.cure}".strip(),
+        cause="; cure: ".join(filter(None, (change.cause, change.cure))),
         blocked=change.action == "blocked",
         open=change.action in {"restart", "update"},
         fields=tuple(_field(f) for f in words.shown_fields(change)),

@@ -15,7 +15,7 @@ from gezelctl.engines.launch import LaunchRequest, Rendered, render
 from gezelctl.engines.llama_cpp.planner import LaunchAnswer, LaunchQuestion
 from gezelctl.engines.llama_cpp.upgrade import engine_changes
 from gezelctl.engines.types import LaunchSpec, SecretEnv
-from gezelctl.observe.types import EngineProbe, Observed, PortHolder, ServerFact
+from gezelctl.observe.types import EngineProbe, Observed, ServerFact
 from gezelctl.plan.diff import diff_launch
 from gezelctl.plan.drafters import draft_digests, draft_paths, launched_spec
 from gezelctl.plan.headers import companion_header, header
@@ -93,7 +93,7 @@ def plan_server(
     external = draft_digests(rendered.spec, effective_files(item.files, inputs.observed), item, inputs.observed)
     spec = replace(rendered.spec, payload={**rendered.spec.payload, **external})
     change = _change(item, spec, inputs, depends)
-    if change and answer and answer.estimate:
+    if change and change.action != "blocked" and answer and answer.estimate:
         fact = _fact(server.name, inputs.observed)
         change = replace(
             change,
@@ -251,15 +251,9 @@ def _fact(name: str, observed: Observed) -> ServerFact | None:
 def _change(item: Resolved, spec: LaunchSpec, inputs: PlanInputs, depends: list[Change]) -> Change | None:
     observed = inputs.observed
     fact = _fact(item.server.name, observed)
-    holder = _foreign_holder(spec, observed)
-    if holder and not (fact and fact.process == "running" and holder.pid == fact.pid):
-        who = f"pid {holder.pid} ({holder.command})" if holder.pid else "a process of another user"
-        return _blocked(
-            item.server.address,
-            "port_taken",
-            f"port {spec.port} is held by {who}",
-            "stop that process or choose another port",
-        )
+    conflict = _port_conflict(item, spec, fact, inputs)
+    if conflict:
+        return conflict
     missing = _missing_secret(item.server.name, spec, observed)
     if missing:
         cause = f"the secret for {missing.name} cannot be read from {_secret_place(missing)}"
@@ -318,8 +312,24 @@ def _verdict(item: Resolved, spec: LaunchSpec, fact: ServerFact | None, inputs: 
     return None
 
 
-def _foreign_holder(spec: LaunchSpec, observed: Observed) -> PortHolder | None:
-    return next((p for p in observed.ports if p.port == spec.port and not p.server), None)
+def _port_conflict(item: Resolved, spec: LaunchSpec, fact: ServerFact | None, inputs: PlanInputs) -> Change | None:
+    """The wanted port is held by somebody else: a foreign process, or a server of ours that this plan leaves there."""
+    holder = next((p for p in inputs.observed.ports if p.port == spec.port), None)
+    if holder is None or holder.server == item.server.name:
+        return None
+    if fact and fact.process == "running" and holder.pid == fact.pid:
+        return None
+    if not holder.server:
+        who = f"pid {holder.pid} ({holder.command})" if holder.pid else "a process of another user"
+        cause = f"port {spec.port} is held by {who}"
+        return _blocked(item.server.address, "port_taken", cause, "stop that process or choose another port")
+    options, other = inputs.options, f"server.{holder.server}"
+    wanted = any(s.name == holder.server for s in inputs.desired.servers)
+    if options.selects(other) if wanted else options.prune or inputs.desired.prune:
+        return None  # it leaves the port in this very plan
+    cause = f"port {spec.port} is held by {other}, which this plan leaves running"
+    cure = f"select {other} too" if wanted else "let it go with --prune, or choose another port"
+    return _blocked(item.server.address, "port_taken", cause, cure)
 
 
 def _missing_secret(name: str, spec: LaunchSpec, observed: Observed) -> SecretEnv | None:
