@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import stat
 from datetime import UTC, datetime, timedelta
@@ -57,9 +56,7 @@ inside: {{engine: llama-cpp, accelerator: cpu, embedded: true}}
     for one in (lab, other):
         one.edit("backend: binary, context: 512", "backend: binary, context: 768")
         with (one.root / "models.yaml").open("a") as file:
-            file.write(
-                f"  - {{name: new, source: {{path: ./m.gguf}}, port: {port}, backend: inside, context: 256, slots: 1}}\n"
-            )
+            file.write(f"  - {{name: new, source: {{path: ./m.gguf}}, port: {port}, backend: inside, context: 256}}\n")
     here = lab.run("plan", "-o", "json", "--detailed-exitcode")
     there = other.run("plan", "--against", "snapshot=lab-01.json", "-o", "json", "--detailed-exitcode")
     assert here.code == there.code == 2
@@ -97,9 +94,9 @@ def test_an_old_snapshot_is_warned_of_and_still_used(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("spoil", "code", "said"),
     [
-        (lambda d: "{", 65, "is not complete JSON"),
-        (lambda d: "apiVersion: x", 65, "is not JSON"),
-        (lambda d: "[]", 65, "is not a snapshot"),
+        (lambda _: "{", 65, "is not complete JSON"),
+        (lambda _: "apiVersion: x", 65, "is not JSON"),
+        (lambda _: "[]", 65, "is not a snapshot"),
         (lambda d: json.dumps({**d, "kind": "Plan"}), 65, "is not a snapshot"),
         (lambda d: json.dumps({**d, "formatVersion": "2.0"}), 65, "has format version 2.0"),
         (lambda d: json.dumps({**d, "observed": 5}), 65, "is damaged"),
@@ -211,7 +208,7 @@ def test_a_saved_plan_is_stale_when_the_host_moved(lab: Lab) -> None:
         (lambda t: t.replace('"128"', '"64"', 1), 5, "the saved plan was changed after it was saved"),
         (lambda t: t.replace('"applyable": true', '"applyable": false'), 5, "the saved plan was changed"),
         (lambda t: t[:200], 64, "is broken"),
-        (lambda t: "{}", 64, "plan.json"),
+        (lambda _: "{}", 64, "plan.json"),
         (lambda t: json.dumps({**json.loads(t), "formatVersion": "9.0"}), 5, "9.0"),
         (lambda t: json.dumps({**json.loads(t), "checksum": ""}), 7, "not saved for apply"),
     ],
@@ -268,4 +265,3 @@ def test_reports_are_written_beside_the_text(lab: Lab) -> None:
     assert refused.code == 1
     assert "cannot write no/such/plan.md" in refused.err
     assert lab.run("plan", "--report", "pdf=x").code == 64
-    assert os.listdir(lab.root / "state" / lab.stack) if lab.state.exists() else True
