@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from gezelctl import __version__
 from gezelctl.catalog.types import Origin
@@ -38,8 +38,11 @@ def source_url(origin: Origin, hub: Hub) -> str:
     """Where the file of a url or huggingface origin is fetched from (the hub's resolve address)."""
     if origin.kind == "url":
         return origin.url
-    revision = quote(origin.revision or "main", safe="")
-    return f"{hub.endpoint.rstrip('/')}/{origin.repo}/resolve/{revision}/{quote(origin.filename)}"
+    from huggingface_hub import hf_hub_url
+
+    return hf_hub_url(
+        origin.repo, origin.filename, revision=origin.revision or "main", endpoint=hub.endpoint.rstrip("/")
+    )
 
 
 def public_url(url: str) -> str:
