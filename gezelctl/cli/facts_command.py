@@ -60,5 +60,5 @@ def _print_text(output: Output, facts: Facts, engines: dict[str, EngineProbe]) -
             lines.append(f"engine   {name}: {probe.error}: {probe.message.splitlines()[0]}")
         else:
             devices = ", ".join(d.id for d in probe.devices) or "no devices"
-            lines.append(f"engine   {name}: {probe.version}, {len(probe.flags)} flags, {devices}")
+            lines.append(f"engine   {name}: {probe.version.partition(';')[0]}, {len(probe.flags)} flags, {devices}")
     output.data("\n".join(lines))

@@ -25,7 +25,15 @@ from gezelctl.plan.types import Change, PayloadMeta, Plan
 from gezelctl.store.events import EventLog
 from gezelctl.store.records import ensure_state, write_state
 
-ACTIONS: Final = frozenset({"create", "update", "restart", "delete", "fetch", "link"})
+ACTIONS: Final[dict[str, str]] = {
+    "create": "starting",
+    "update": "changing in place",
+    "restart": "restarting",
+    "delete": "stopping",
+    "fetch": "downloading",
+    "link": "bringing into the store",
+}
+"""Every action that is carried out, with the word for it while it is under way."""
 
 
 def apply_plan(plan: Plan, context: ExecContext, replan: Callable[[], Plan] | None = None) -> ApplyResult:
@@ -111,7 +119,8 @@ class _Run:
             self._skip(change, why)
             return
         begun = time.monotonic()
-        self._context.reporter.on_step(change.address, "started", change.cause)
+        words = f"{ACTIONS[change.action]}: {change.cause}" if change.cause else ACTIONS[change.action]
+        self._context.reporter.on_step(change.address, "started", words)
         self._events.write("step_started", address=change.address, action=change.action, reason=change.reason)
         try:
             message = self._step(change)
