@@ -26,7 +26,8 @@ def write_stack(folder: Path, count: int) -> tuple[Path, Path]:
         "apiVersion": "gezelctl/v1",
         "stack": "bench",
         "backends": {"cpu": {"engine": "llama-cpp", "binary": "/opt/llama.cpp/b11434/llama-server"}},
-        "defaults": {"backend": "cpu"},
+        # a budget that never binds; without one, no more than 96 GiB of any host are planned
+        "defaults": {"backend": "cpu", "memoryMib": (64 + count) << 10},
         "models": servers,
     }
     observed = observed_host(count)
@@ -43,7 +44,7 @@ def write_stack(folder: Path, count: int) -> tuple[Path, Path]:
 
 
 def observed_host(count: int) -> Observed:
-    """A plain host with `count` local model files of the shape of the 135M model."""
+    """A plain host with `count` local model files of the shape of the 135M model, and memory for all of them."""
     sources = {
         f"/data/m{i:04}.gguf": {
             "path": f"/data/m{i:04}.gguf",
@@ -55,4 +56,6 @@ def observed_host(count: int) -> Observed:
         }
         for i in range(count)
     }
-    return decoded(overlay(plain_host(), named({"facts": {"host": "bench"}, "sources": sources})))
+    memory = (64 + count) << 30
+    facts = {"host": "bench", "memoryTotalBytes": memory, "memoryAvailableBytes": memory}
+    return decoded(overlay(plain_host(), named({"facts": facts, "sources": sources})))
