@@ -169,6 +169,7 @@ def test_progress_modes(lab: Lab) -> None:
         ("server.chat", "started"),
         ("server.chat", "done"),
     ]
+    assert events[0]["message"] == "restarting: asked for with --restart"
     plain = lab.ok("apply", "-f", "models.yaml", "--yes", "--restart", "chat", "--progress", "plain")
     assert "server.chat: done: serving on http://127.0.0.1:" in plain.err
     assert "\x1b[" not in plain.err

@@ -78,7 +78,8 @@ def test_interrupt_while_waiting_for_an_answer(lab: Lab) -> None:
     lab.fake("chat")
     (lab.root / "fake-llama-server").write_text("#!/bin/sh\nexec sleep 30\n")
     applying = _applying(lab)
-    wait_for(lambda: len(lab.processes()) > 1, "the probe to hang")
+    wait_for(lambda: any(p.name() == "sleep" for p in lab.processes()), "the probe to hang")
+    time.sleep(0.2)
     applying.send_signal(signal.SIGINT)
     done = lab.end(applying)
     assert done.code == 130
