@@ -23,7 +23,7 @@ from gezelctl.config.select import for_host
 from gezelctl.observe.types import Observed
 from gezelctl.plan.inputs import Locations, PlanInputs, PlanOptions
 from gezelctl.plan.planner import make_plan
-from gezelctl.plan.types import Against, Plan
+from gezelctl.plan.types import Against, Plan, SourceFile
 from tests.simulate import converged
 
 GIB = 1 << 30
@@ -141,7 +141,7 @@ def inputs(
             for r in resolved
         },
         options=msgspec.convert(options, PlanOptions),
-        source=(),
+        source=(SourceFile(path="models.yaml", sha256="4f1c2ab9" * 8),),
         against=Against(kind="snapshot", seen="2026-01-12T14:02:00Z", path="lab-01.json", age_s=60),
         tool="gezelctl test",
     )

@@ -18,7 +18,7 @@ from gezelctl.observe.types import Observed
 from gezelctl.plan.inputs import Locations, PlanInputs, PlanOptions
 from gezelctl.plan.planner import make_plan
 from gezelctl.plan.render_text import render_text
-from gezelctl.plan.types import Against
+from gezelctl.plan.types import Against, SourceFile
 from tests.conftest import REPO
 from tests.plancase import STATE, STORE, after, decoded, named, overlay, plain_host
 
@@ -67,7 +67,7 @@ def planned(path: Path, host: str) -> PlanInputs:
             for r in resolved
         },
         options=PlanOptions(),
-        source=(),
+        source=(SourceFile(path="models.yaml", sha256="4f1c2ab9" * 8),),
         against=Against(kind="snapshot", seen="2026-01-12T14:02:00Z", path="host.json", age_s=60),
         tool="gezelctl test",
     )
