@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -36,7 +37,7 @@ class Device(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     free_bytes: int
 
 
-class EngineProbe(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class EngineProbe(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_defaults=True):
     """One engine build. `digest` is a stable name of the bytes: 16 hex digits, see observe.probe for what goes in.
 
     `error` is set when the build cannot be used ("ENGINE_MISSING", "ENGINE_NOT_EXECUTABLE", "ENGINE_DIES", …).
@@ -58,6 +59,15 @@ class EngineProbe(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     message: str = ""
     pending: bool = False
     """An archive that is not unpacked yet: nothing is known before it is fetched."""
+
+    @cached_property
+    def flags_by_name(self) -> dict[str, Flag]:
+        """Every spelling of every flag but its negations."""
+        return {name: flag for flag in self.flags for name in flag.names}
+
+    @cached_property
+    def flags_by_negation(self) -> dict[str, Flag]:
+        return {name: flag for flag in self.flags for name in flag.negations}
 
 
 class Gpu(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -163,7 +173,7 @@ class ServerFact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     memory: MemoryReading | None = None
 
 
-class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Observed(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_defaults=True):
     """Everything the planner may know. Lists are sorted; equal hosts give equal bytes."""
 
     facts: Facts
@@ -195,6 +205,26 @@ class Observed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     state_path: str = ""
     problems: tuple[str, ...] = ()
     """What could not be observed, in words; shown by every plan."""
+
+    # What every server of a plan looks up: searched each time, a thousand servers would cost a million steps.
+
+    @cached_property
+    def installed_by_id(self) -> dict[tuple[str, str], InstalledPayload]:
+        """By engine and id."""
+        return {(p.manifest.engine, p.manifest.id): p for p in self.installed}
+
+    @cached_property
+    def installed_weights(self) -> dict[str, str]:
+        """Absolute path of the weights (first shard) of every installed llama.cpp model, by id."""
+        return {
+            p.manifest.id: f"{p.path}/{p.manifest.files[0].name}"
+            for p in self.installed
+            if p.manifest.engine == "llama-cpp" and p.manifest.files
+        }
+
+    @cached_property
+    def servers_by_name(self) -> dict[str, ServerFact]:
+        return {server.name: server for server in self.servers}
 
 
 class Snapshot(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -12,7 +12,7 @@ from gezelctl.engines.llama_cpp.spec import SpecPlan, resolve_spec
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.gguf.types import GgufSummary
 from gezelctl.observe.types import Observed
-from gezelctl.plan.headers import companion_header, installed_weights
+from gezelctl.plan.headers import companion_header
 from gezelctl.plan.inputs import Locations
 from gezelctl.plan.payloads import effective_files
 
@@ -28,9 +28,9 @@ class DraftFile(msgspec.Struct, frozen=True):
 
 def draft_paths(item: Resolved, observed: Observed, place: Locations) -> dict[str, str]:
     """Absolute path of every draft model that can be named by an id; a named one counts before it is fetched."""
-    found = installed_weights(observed)
+    found = observed.installed_weights
     if item.drafter and item.drafter.payload:
-        found[item.drafter.name] = f"{place.draft_dir}/{item.drafter.files[0].name}"
+        return {**found, item.drafter.name: f"{place.draft_dir}/{item.drafter.files[0].name}"}
     return found
 
 

@@ -28,12 +28,3 @@ def companion_header(file: PayloadFile | None, observed: Observed) -> GgufSummar
     path = file.origin.path or observed.adoptable.get(file.sha256, "")
     fact = observed.sources.get(path)
     return fact.gguf if fact else None
-
-
-def installed_weights(observed: Observed) -> dict[str, str]:
-    """Absolute path of the weights (first shard) of every installed llama.cpp model, by id."""
-    return {
-        p.manifest.id: f"{p.path}/{p.manifest.files[0].name}"
-        for p in observed.installed
-        if p.manifest.engine == "llama-cpp" and p.manifest.files
-    }

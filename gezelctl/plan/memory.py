@@ -102,7 +102,7 @@ def _question(item: Resolved, inputs: PlanInputs) -> LaunchQuestion | None:
     files = effective_files(item.files, observed)
     probe = observed.engines.get(item.server.backend_name)
     usable = probe if probe and not probe.pending and not probe.error else None
-    fact = next((f for f in observed.servers if f.name == item.server.name), None)
+    fact = observed.servers_by_name.get(item.server.name)
     weights = next((f for f in files if f.role in {"weights", "shard"}), None)
     anew = item.server.address in inputs.options.restart  # what restarts anyway need not stay as it is
     launch = (None if anew else _live_launch(fact)) or inputs.preferred.get(item.server.name)

@@ -88,10 +88,7 @@ def needs(resolved: Iterable[Resolved], observed: Observed) -> tuple[PayloadNeed
 
 def installed_of(payload: Payload, observed: Observed) -> InstalledPayload | None:
     """The installed copy of a payload, whatever its version."""
-    return next(
-        (p for p in observed.installed if p.manifest.engine == payload.engine and p.manifest.id == payload.model_id),
-        None,
-    )
+    return observed.installed_by_id.get((payload.engine, payload.model_id))
 
 
 def plan_payload(need: PayloadNeed, observed: Observed, store: StoreConfig) -> Change | None:

@@ -245,7 +245,7 @@ def _pending_engine(item: Resolved, inputs: PlanInputs, depends: list[Change]) -
 
 
 def _fact(name: str, observed: Observed) -> ServerFact | None:
-    return next((s for s in observed.servers if s.name == name), None)
+    return observed.servers_by_name.get(name)
 
 
 def _change(item: Resolved, spec: LaunchSpec, inputs: PlanInputs, depends: list[Change]) -> Change | None:

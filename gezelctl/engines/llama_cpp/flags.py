@@ -119,10 +119,8 @@ class FlagSet:
         self.assumed = probe.pending
         """An archive that is not unpacked yet: every flag is taken to exist, by its newest name."""
         self.removed = probe.removed
-        self._index: dict[str, Match] = {}
-        for flag in probe.flags:
-            self._index |= {name: Match(flag, name) for name in flag.names}
-            self._index |= {name: Match(flag, name, negative=True) for name in flag.negations}
+        self._names = probe.flags_by_name
+        self._negations = probe.flags_by_negation
 
     def __contains__(self, name: str) -> bool:
         return self.find(name) is not None
@@ -132,7 +130,12 @@ class FlagSet:
         family = _BY_NAME.get(name, (name,))
         if self.assumed:
             return Match(Flag((family[0],), UNKNOWN_ARITY), family[0])
-        return next((self._index[n] for n in family if n in self._index), None)
+        for spelling in family:
+            if spelling in self._negations:
+                return Match(self._negations[spelling], spelling, negative=True)
+            if spelling in self._names:
+                return Match(self._names[spelling], spelling)
+        return None
 
     def find_key(self, key: str) -> Match | None:
         """As `find`, for an extraArgs key: dashes in front are optional, underscores count as dashes."""
@@ -141,7 +144,7 @@ class FlagSet:
 
     def nearest(self, name: str) -> str:
         """The most similar long flag of the build, "" when nothing is close."""
-        names = [n for n in self._index if n.startswith("--")]
+        names = [n for n in (*self._names, *self._negations) if n.startswith("--")]
         return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.6)), "")
 
 

@@ -19,7 +19,7 @@ def has_flag(question: LaunchQuestion, *names: str) -> bool:
     probe = question.probe
     if probe is None or probe.pending or not probe.flags:
         return True
-    return any(name in flag.names for flag in probe.flags for name in names)
+    return any(name in probe.flags_by_name for name in names)
 
 
 def prompt_cache_mib(spare_bytes: int, sharers: int) -> int:
