@@ -83,15 +83,16 @@ def read_geometry(summary: GgufSummary) -> Geometry:
     recurrent = _recurrent_layers(summary, main, count, kv_heads)
     cached = _cached_layers(summary, main, count, recurrent)
     mla = summary.get("attention.key_length_mla") is not None and summary.get("attention.value_length_mla") is not None
-    rows = [_row(summary, heads, kv_heads[i], swa=swa[i], mla=mla) for i in range(count)]
+    kinds = tuple(zip(kv_heads, swa, strict=True))
+    rows = {kind: _row(summary, heads, kind[0], swa=kind[1], mla=mla) for kind in set(kinds)}
     r_elements, s_elements = _state(summary, heads) if any(recurrent) else (0, 0)
     index = summary.integer("attention.indexer.key_length") if summary.architecture in arch.INDEXED else 0
     notes = _notes(summary, mla=mla)
     return Geometry(
         architecture=summary.architecture,
         layers=tuple(
-            Layer(k, v, swa[i], cached[i], recurrent[i], nextn=i >= main, index_elements=index)
-            for i, (k, v) in enumerate(rows)
+            Layer(*rows[kind], swa[i], cached[i], recurrent[i], nextn=i >= main, index_elements=index)
+            for i, kind in enumerate(kinds)
         ),
         window=window if any(swa) else 0,
         mla=mla,

@@ -6,6 +6,8 @@ an upper bound. Nothing here reads a file or a machine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gezelctl.engines.llama_cpp.compute import compute_bounds, graph_widths, output_bytes
@@ -127,7 +129,7 @@ class ContextLine(msgspec.Struct, frozen=True, rename="camel"):
 
 def context_bytes(geometry: Geometry, request: ContextRequest, plan: ContextPlan) -> int:
     """Attention cache and recurrent state of the main context, in bytes over all devices."""
-    return sum(_context_layers(geometry, request, plan))
+    return sum(_context_layers(geometry, plan, kv_layer_bytes(geometry, request, plan)))
 
 
 def context_line(geometry: Geometry, request: ContextRequest, n_ctx_train: int = 0) -> ContextLine:
@@ -190,9 +192,8 @@ _FIGURES = tuple(field for field in DeviceMemory.__struct_fields__ if field != "
 _Row = dict[str, int]
 
 
-def _context_layers(geometry: Geometry, request: ContextRequest, plan: ContextPlan) -> list[int]:
-    kv, state = kv_layer_bytes(geometry, request, plan), state_layer_bytes(geometry, plan)
-    return [cache + recurrent for cache, recurrent in zip(kv, state, strict=True)]
+def _context_layers(geometry: Geometry, plan: ContextPlan, kv: Sequence[int]) -> list[int]:
+    return [cache + recurrent for cache, recurrent in zip(kv, state_layer_bytes(geometry, plan), strict=True)]
 
 
 def _model_rows(layout: Layout) -> dict[int, _Row]:
@@ -204,10 +205,11 @@ def _model_rows(layout: Layout) -> dict[int, _Row]:
     margin = 100 if geometry.exact else 100 + UNKNOWN_MARGIN_PERCENT
     for index, size in weights.items():
         rows[index]["weights_bytes"] = size
-    for layer, size in enumerate(_context_layers(geometry, request, plan)):
+    kv = kv_layer_bytes(geometry, request, plan)
+    for layer, size in enumerate(_context_layers(geometry, plan, kv)):
         device = placement.layers[layer] if request.kv_offload else HOST
         rows[device]["context_bytes"] += size * margin // 100
-    for index, size in compute_bounds(layout, kv_layer_bytes(geometry, request, plan)).items():
+    for index, size in compute_bounds(layout, kv).items():
         rows[index]["compute_bound_bytes"] = size
     rows[HOST]["output_bytes"] = output_bytes(graph_widths(layout.summary, geometry), request, plan)
     return rows
