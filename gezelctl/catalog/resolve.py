@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gezelctl.catalog.findings import Path as ValuePath
 from gezelctl.catalog.findings import dotted, fault
-from gezelctl.catalog.gilde import GildeCatalog
 from gezelctl.catalog.inline import source_payloads
 from gezelctl.catalog.names import CONTROL, near_names
-from gezelctl.catalog.onefile import SUFFIXES, OneFileCatalog
 from gezelctl.catalog.payload import applicable_files
 from gezelctl.catalog.servers import NamedDrafter, Resolved
 from gezelctl.catalog.types import Model, Origin, Payload, PayloadFile
 from gezelctl.catalog.versions import ModelRef, parse_ref
 from gezelctl.config.desired import DesiredServer, HostDesired
 from gezelctl.config.diagnostics import Diagnostic, InvalidConfig, Place
+
+if TYPE_CHECKING:
+    from gezelctl.catalog.gilde import GildeCatalog
+    from gezelctl.catalog.onefile import OneFileCatalog
 
 Found = tuple[Model, tuple[Diagnostic, ...]]
 
@@ -85,6 +88,9 @@ def _open(path: str, base_dir: str) -> GildeCatalog | OneFileCatalog:
         raise fault("E0201", summary, cure="correct the path under catalogs")
     full = Path(base_dir) / os.path.expanduser(path)  # noqa: PTH111 - leaves the `~` of an unknown user alone
     is_file, is_folder = os.path.isfile(full), os.path.isdir(full)  # noqa: PTH112, PTH113 - no error of the disk escapes
+    from gezelctl.catalog.gilde import GildeCatalog
+    from gezelctl.catalog.onefile import SUFFIXES, OneFileCatalog
+
     one_file = is_file or (full.suffix.lower() in SUFFIXES and not is_folder)
     return OneFileCatalog(full, path) if one_file else GildeCatalog(full, path)
 

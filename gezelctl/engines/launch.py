@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gezelctl.catalog.types import Model, Payload, PayloadFile
+from gezelctl.catalog.types import Engine, Model, Payload, PayloadFile
 from gezelctl.config.desired import DesiredServer
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.config.settings import ENGINE_SETTINGS
@@ -149,22 +149,25 @@ def wanted_digests(request: LaunchRequest) -> dict[str, str]:
     return {name: request.digests[name] for name in names if name in request.digests}
 
 
+def _renderer(engine: Engine) -> Callable[[LaunchRequest, Report], LaunchSpec]:
+    if engine == "mlx":
+        from gezelctl.engines.mlx.config import render_mlx
+
+        return render_mlx
+    from gezelctl.engines.llama_cpp.argv import render_llama_cpp
+
+    return render_llama_cpp
+
+
 def render(request: LaunchRequest) -> Rendered:
     """The launch of one server, or every reason why it cannot be."""
-    from gezelctl.engines.llama_cpp.argv import render_llama_cpp
-    from gezelctl.engines.mlx.config import render_mlx
-
-    renderers: dict[str, Callable[[LaunchRequest, Report], LaunchSpec]] = {
-        "llama-cpp": render_llama_cpp,
-        "mlx": render_mlx,
-    }
     report = Report(request.server)
     if request.probe.error:
         what, _, cure = request.probe.message.partition("\n")
         report.error("E0300", "backend", what, cure)
         return Rendered(spec=None, diagnostics=tuple(report.diagnostics))
     check_engine_options(request, report)
-    spec = renderers[request.payload.engine](request, report)
+    spec = _renderer(request.payload.engine)(request, report)
     return Rendered(
         spec=None if report.failed else spec,
         diagnostics=tuple(sorted(report.diagnostics, key=lambda d: d.sort_key)),

@@ -2,7 +2,8 @@
 
 An entry is one MessagePack file named after the model's path. It holds the key it was made for (reader version, and
 path, size and mtime of each shard); an entry with another key, or one that cannot be read, is made anew. The directory
-may be deleted at any time, and a directory that cannot be written only costs time.
+may be deleted at any time, and a directory that cannot be written only costs time. What parses is imported only to
+parse.
 """
 
 from __future__ import annotations
@@ -12,15 +13,12 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from gezelctl.gguf.reader import read_summary
 from gezelctl.gguf.shards import shard_paths
 from gezelctl.gguf.types import GgufSummary, VocabDigest
-from gezelctl.gguf.vocab import vocab_digest
 
 READER_VERSION: Final = 1
 """To be raised whenever the same bytes give another summary or digest."""
@@ -37,12 +35,24 @@ class _Entry(msgspec.Struct, Generic[T]):
 
 def cached_summary(path: Path, cache_dir: Path) -> GgufSummary:
     """`read_summary(path)`, from `cache_dir` when the file and all its shards are unchanged."""
-    return _cached(path, cache_dir, "summary", _Entry[GgufSummary], read_summary)
+    return _cached(path, cache_dir, "summary", _Entry[GgufSummary], _read_summary)
 
 
 def cached_vocab(path: Path, cache_dir: Path) -> VocabDigest:
     """`vocab_digest(path)`, from `cache_dir` when the file and all its shards are unchanged."""
-    return _cached(path, cache_dir, "vocab", _Entry[VocabDigest], vocab_digest)
+    return _cached(path, cache_dir, "vocab", _Entry[VocabDigest], _read_vocab)
+
+
+def _read_summary(path: Path) -> GgufSummary:
+    from gezelctl.gguf.reader import read_summary
+
+    return read_summary(path)
+
+
+def _read_vocab(path: Path) -> VocabDigest:
+    from gezelctl.gguf.vocab import vocab_digest
+
+    return vocab_digest(path)
 
 
 def _cached(path: Path, cache_dir: Path, kind: str, entry: type[_Entry[T]], read: Callable[[Path], T]) -> T:
@@ -68,6 +78,8 @@ def _key(path: Path) -> _Key:
 
 
 def _write(file: Path, data: bytes) -> None:
+    from tempfile import NamedTemporaryFile
+
     file.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as temporary:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -176,6 +175,8 @@ def _os_version(system: os.uname_result) -> str:
 
 def _output(*command: str) -> str:
     """What a system tool prints, "" when it is not there."""
+    import subprocess
+
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=5).stdout
     except (OSError, subprocess.TimeoutExpired):

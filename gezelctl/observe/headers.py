@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gezelctl.catalog.servers import Resolved
 from gezelctl.catalog.types import PayloadFile
@@ -18,11 +18,12 @@ from gezelctl.config.secrets import SecretError, resolve
 from gezelctl.errors import FetchError, GgufError
 from gezelctl.gguf.cache import cached_summary
 from gezelctl.gguf.types import GgufSummary
-from gezelctl.observe.hub import Connection, Hub, site, source_url
-from gezelctl.observe.remote import cached_remote, remote_summary
 from gezelctl.observe.threads import each
 from gezelctl.observe.types import SourceFact
 from gezelctl.store.types import InstalledPayload
+
+if TYPE_CHECKING:
+    from gezelctl.observe.hub import Hub
 
 LIMIT_S = 5.0
 """For one header; a plan goes on without it."""
@@ -83,7 +84,7 @@ def read_headers(
     remote: dict[str, Group] = {}
     for sha256, group in sorted(wanted.items()):
         path = stored_file(sha256, installed) or adoptable.get(sha256, "")
-        summary = _local(path, cache_dir) if path else cached_remote(group, _hub(config, ""), cache_dir)
+        summary = _local(path, cache_dir) if path else _remembered(group, config, cache_dir)
         if summary is not None:
             found[sha256] = summary
         elif not path:
@@ -117,12 +118,23 @@ def _local(path: str, cache_dir: Path) -> GgufSummary | None:
         return None  # what is wrong with an installed file is told where it is used
 
 
+def _remembered(group: Group, config: HuggingFaceConfig, cache_dir: Path) -> GgufSummary | None:
+    from gezelctl.observe.remote import cached_remote
+
+    return cached_remote(group, _hub(config, ""), cache_dir)
+
+
 def _hub(config: HuggingFaceConfig, token_dir: str) -> Hub:
+    from gezelctl.observe.hub import Hub
+
     token = resolve(config.token, Path(token_dir)) if config.token and token_dir else None
     return Hub(config.endpoint, token)
 
 
 def _fetch(remote: Mapping[str, Group], config: HuggingFaceConfig, base_dir: Path, cache_dir: Path) -> Headers:
+    from gezelctl.observe.hub import Connection, site, source_url
+    from gezelctl.observe.remote import remote_summary
+
     try:
         hub = _hub(config, str(base_dir))
     except SecretError as error:

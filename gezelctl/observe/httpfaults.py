@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -76,6 +74,9 @@ def _denied(status: int, headers: Mapping[str, str], url: str, *, hub: bool, wit
 
 def transport_fault(error: httpx.HTTPError, url: str) -> FetchError:
     """The error of a connection that failed before or during the transfer."""
+    import socket
+    import ssl
+
     import httpx
 
     chain = list(_causes(error))

@@ -27,7 +27,6 @@ from gezelctl import __version__
 from gezelctl.config.model import Backend
 from gezelctl.errors import EngineError
 from gezelctl.observe.cachefile import Stamp, read_cache, stamp, write_cache
-from gezelctl.observe.helptext import parse_devices, parse_help, parse_version
 from gezelctl.observe.run import ask, clean_environment, died, first_specific_line, missing
 from gezelctl.observe.types import Device, EngineProbe, Flag
 from gezelctl.store.layout import Paths, find_program
@@ -208,6 +207,8 @@ def _cache_name(launcher: _Launcher, backend: Backend) -> str:
 
 
 def _ask_llama_cpp(launcher: _Launcher, env: Mapping[str, str], timeout_s: float) -> EngineProbe:
+    from gezelctl.observe.helptext import parse_help, parse_version
+
     command = (launcher.program, *launcher.prefix)
     answer = ask((*command, "--help"), env, timeout_s)
     if answer.status != 0:
@@ -269,6 +270,8 @@ def _devices(
     can_list = any("--list-devices" in flag.names for flag in probe.flags)
     if backend.accelerator == "cpu" or not can_list:
         return ()
+    from gezelctl.observe.helptext import parse_devices
+
     command = (launcher.program, *launcher.prefix, "--list-devices")
     answer = ask(command, env, timeout_s)
     if answer.status != 0:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gezelctl.errors import EngineError
+
+if TYPE_CHECKING:
+    import subprocess
 
 _LIMIT = 1 << 20
 _LOADER = re.compile(
@@ -62,6 +63,8 @@ def ask(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Out
 
 
 def _spawn(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    import subprocess
+
     program = command[0]
     try:
         return subprocess.Popen(
@@ -96,6 +99,9 @@ def missing(program: str) -> EngineError:
 
 def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str] | None:
     """Both streams up to the limit; None when the deadline passes first. Too much output ends the program."""
+    import selectors
+    import subprocess
+
     parts: dict[str, bytearray] = {"out": bytearray(), "err": bytearray()}
     with selectors.DefaultSelector() as selector:
         for name, stream in (("out", process.stdout), ("err", process.stderr)):

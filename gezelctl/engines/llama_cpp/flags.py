@@ -6,7 +6,6 @@ only used in messages, never to decide: packaged builds often print 0.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import msgspec
@@ -144,6 +143,8 @@ class FlagSet:
 
     def nearest(self, name: str) -> str:
         """The most similar long flag of the build, "" when nothing is close."""
+        import difflib
+
         names = [n for n in (*self._names, *self._negations) if n.startswith("--")]
         return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.6)), "")
 

@@ -13,7 +13,6 @@ import msgspec
 
 from gezelctl.engines.llama_cpp.spec import Problem, SpecPlan, SpecRequest, needs_draft, resolve_spec
 from gezelctl.gguf.types import GgufSummary, VocabDigest
-from gezelctl.gguf.vocab import MAX_SIZE_DIFFERENCE, vocabs_compatible
 
 DEFAULT_DRAFT_TOKENS = 3
 """`--spec-draft-n-max` of llama-server."""
@@ -115,6 +114,8 @@ def _shape_problem(kind: str, draft: GgufSummary, target: GgufSummary | None) ->
 
 def vocabulary_problem(facts: DraftFacts) -> str:
     """llama.cpp's own rule where both vocabularies were read, else what two headers tell of them."""
+    from gezelctl.gguf.vocab import MAX_SIZE_DIFFERENCE, vocabs_compatible
+
     if facts.target_vocab is not None and facts.draft_vocab is not None:
         return vocabs_compatible(facts.target_vocab, facts.draft_vocab) or ""
     target, draft = facts.target, facts.draft
