@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from gezelctl.config.redact import mask_tokens
@@ -40,6 +39,8 @@ def show(value: object) -> str:
         return "a list"
     if value is None:
         return "nothing"
+    import json
+
     text = json.dumps(mask_tokens(value) if isinstance(value, str) else value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 

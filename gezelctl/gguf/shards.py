@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gezelctl.errors import GgufError
-from gezelctl.gguf.header import Header
+
+if TYPE_CHECKING:
+    from gezelctl.gguf.header import Header
 
 MAX_SHARDS: Final = 9_999
 NO_KEY: Final = "split.no"

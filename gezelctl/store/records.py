@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import uuid
 from pathlib import Path
 
@@ -80,13 +80,13 @@ def remove_record(paths: Paths, server: str) -> None:
 
 def new_token() -> str:
     """128 random bits in hex, put into a server's environment."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def hmac_key(paths: Paths) -> bytes:
     """This host's key for comparing secrets, 32 bytes; made once, mode 0600. Raises StateError."""
     if not paths.hmac_key.exists():
-        create_exclusive(paths.hmac_key, secrets.token_bytes(KEY_BYTES), mode=PRIVATE)
+        create_exclusive(paths.hmac_key, os.urandom(KEY_BYTES), mode=PRIVATE)
     try:
         key = paths.hmac_key.read_bytes()
     except OSError as error:
