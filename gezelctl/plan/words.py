@@ -9,7 +9,6 @@ A capacity's `resource` reads `<kind>` or `<kind>:<name>`: `memory:host`, `memor
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlsplit
@@ -34,9 +33,13 @@ def value_text(value: Scalar | None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):
-        return json.dumps(value)
+        return str(value)
     text = mask_tokens(value)
-    return text if _BARE.match(text) else json.dumps(text, ensure_ascii=False)
+    if _BARE.match(text):
+        return text
+    import json
+
+    return json.dumps(text, ensure_ascii=False)
 
 
 def secret_text(field: Field, *, new: bool) -> str:

@@ -1,4 +1,4 @@
-"""Cold start: `--version`, and `plan` of 1, 100 and 1,000 running servers that stay as they are, against bare Python."""
+"""Cold start: `--version`, and `plan` of 1, 100 and 1,000 running servers that stay as they are, against Python."""
 
 from __future__ import annotations
 
