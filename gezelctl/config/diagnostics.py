@@ -48,7 +48,7 @@ class Diagnostic(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
         )
 
 
-class InvalidConfig(GezelctlError, ValueError):  # noqa: N818 - named for what it says to the person, like its siblings
+class InvalidConfig(GezelctlError, ValueError):
     """One or more error diagnostics; `diagnostics` holds them all, sorted by place."""
 
     exit_code = ExitCode.INVALID

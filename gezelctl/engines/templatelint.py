@@ -56,7 +56,7 @@ class TemplateFinding(msgspec.Struct, frozen=True, rename="camel"):
     severity: Literal["error", "warning"] = "error"
 
 
-class _Raised(Exception):  # noqa: N818 - not an error of ours: the template's own refusal
+class _Raised(Exception):
     """The template called raise_exception."""
 
 
