@@ -1,17 +1,17 @@
 """The error tree. Each class owns its exit code; every message ends with the cure.
 
-    GezelctlError                1   failed
-    ├── UsageFault              64   bad flags or arguments
-    ├── InvalidConfig           65   models.yaml (or a catalog it names) has errors; carries all of them
-    ├── RefusedError             7   protection, does not fit, or needs --yes and cannot ask
-    ├── LockedError              6   the lock was not free within the timeout
-    ├── StalePlan                5   the saved plan no longer fits
-    ├── UnknownHost              8   the host could not be observed well enough to plan
-    ├── UnhealthyError           3   everything was applied, but something does not serve
-    ├── PartialFailure           4   some actions failed
-    ├── GgufError                1   a GGUF file is broken, hostile, or not a GGUF
-    ├── FetchError               1   a payload or engine could not be fetched or verified
-    └── EngineError              1   an engine build cannot be used
+GezelctlError                1   failed
+├── UsageFault              64   bad flags or arguments
+├── InvalidConfig           65   models.yaml (or a catalog it names) has errors; carries all of them
+├── RefusedError             7   protection, does not fit, or needs --yes and cannot ask
+├── LockedError              6   the lock was not free within the timeout
+├── StalePlan                5   the saved plan no longer fits
+├── UnknownHost              8   the host could not be observed well enough to plan
+├── UnhealthyError           3   everything was applied, but something does not serve
+├── PartialFailure           4   some actions failed
+├── GgufError                1   a GGUF file is broken, hostile, or not a GGUF
+├── FetchError               1   a payload or engine could not be fetched or verified
+└── EngineError              1   an engine build cannot be used
 """
 
 from __future__ import annotations
