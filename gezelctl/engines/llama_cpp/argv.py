@@ -30,6 +30,7 @@ def render_llama_cpp(request: LaunchRequest, report: Report) -> LaunchSpec:
     builder = Builder(FlagSet(request.probe), report)
     if builder.flags.assumed:
         report.note(f"flags of {request.probe.backend} are checked once its archive is unpacked")
+    choices.server("alias", request.server.alias)
     alias = request.server.alias or request.model.id
     _put_identity(request, alias, builder)
     expect = _put_context(request, choices, builder)

@@ -56,6 +56,7 @@ def render_mlx(request: LaunchRequest, report: Report) -> LaunchSpec:
     choices = Choices(request)
     builder = Builder(FlagSet(msgspec.structs.replace(request.probe, flags=MLX_FLAGS)), report)
     _refuse_unsupported(request, report)
+    choices.server("alias", server.alias)
     _put_options(choices, builder, request)
     _put_extra_args(request, choices, builder)
     alias = server.alias or request.model.id
