@@ -63,8 +63,8 @@ BACKENDS = {
 }
 PROBES = {"cpu": "llama-server", "old": "llama-server-old", "inside": "embedded", "mac": "mlx"}
 FILES = {name: (name[0] + digit) * 32 for name, digit in (("alpha", "a"), ("beta", "b"), ("cedar", "c"))}
-PLANTED = ("planted-mac-4471", "planted-key-9920", "planted-home-3358")
-"""The digest of a key, a key in the command line of a foreign process, the user part of an address."""
+PLANTED = "planted-4471"
+"""In the digests of keys, which a plan compares and never shows."""
 
 LLAMA_OPTIONS = st.fixed_dictionaries(
     {},
@@ -168,7 +168,7 @@ def builds() -> dict[str, Any]:
 
 
 def seen(models: Mapping[str, Any], **more: Any) -> Observed:
-    """What a host with the files and engines of these tests shows; keys are set as `PLANTED[0]`."""
+    """What a host with the files and engines of these tests shows; keys are set, with `PLANTED` as digest."""
     sources = {
         f"/data/{name}.gguf": {
             "path": f"/data/{name}.gguf",
@@ -180,7 +180,7 @@ def seen(models: Mapping[str, Any], **more: Any) -> Observed:
         }
         for name, digest in FILES.items()
     }
-    secrets = {f"{server['name']}/LLAMA_API_KEY": PLANTED[0] for server in models["models"] if "apiKey" in server}
+    secrets = {f"{server['name']}/LLAMA_API_KEY": PLANTED for server in models["models"] if "apiKey" in server}
     return decoded(overlay(plain_host(), named({"engines": builds(), "sources": sources, "secrets": secrets, **more})))
 
 
@@ -311,7 +311,7 @@ def edited_file() -> Any:
 
 @settings(max_examples=40, deadline=None)
 @given(stacks(), st.booleans())
-def test_no_planted_secret_is_in_any_rendering(models: dict[str, Any], taken: bool) -> None:
+def test_no_planted_secret_is_in_any_rendering(models: dict[str, Any], unchanged: bool) -> None:
     wanted = given_for(models)
     first = make_plan(wanted)
     rotated = {name: f"{value}-new" for name, value in wanted.observed.secrets.items()}
@@ -322,5 +322,4 @@ def test_no_planted_secret_is_in_any_rendering(models: dict[str, Any], taken: bo
     }
     for plan in (first, second, make_plan(replace(wanted, options=PlanOptions(destroy=True), observed=after))):
         for kind in ("text", "wide", "json", "yaml", "markdown", "html", "name"):
-            text = plan_document(plan, kind, show_unchanged=taken)
-            assert not [planted for planted in PLANTED if planted in text], kind
+            assert PLANTED not in plan_document(plan, kind, show_unchanged=unchanged), kind
