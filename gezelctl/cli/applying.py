@@ -17,6 +17,7 @@ from gezelctl.cli.session import Session, live_plan, observe_here, open_session
 from gezelctl.errors import ExitCode, RefusedError, StalePlan, UsageFault
 from gezelctl.plan.inputs import PlanOptions
 from gezelctl.plan.types import Change, Plan
+from gezelctl.plan.units import count
 
 if TYPE_CHECKING:
     from gezelctl.execute.context import ApplyResult, ExecContext
@@ -122,7 +123,7 @@ class Applying:
         deletes = [c.address for c in plan.changes if c.action == "delete"]
         if self.options.destroy or deletes:
             expected = plan.stack
-            return self.output.confirm(f"This deletes {len(deletes)} server(s) of stack {plan.stack}.", expected)
+            return self.output.confirm(f"This deletes {count(len(deletes), 'server')} of stack {plan.stack}.", expected)
         return self.output.confirm("Apply this plan?")
 
     def _locked(self, session: Session, shown: Plan) -> ExitCode:
@@ -244,13 +245,12 @@ def _comparable(change: Change) -> tuple[object, ...]:
 
 
 def _why_not(plan: Plan) -> str:
-    stopped = [c for c in plan.changes if c.action == "blocked"]
-    follows = tuple(f"{c.address} is blocked: " for c in stopped)
-    blocked = [f"{c.address}: {c.cause}" for c in stopped if not c.cause.startswith(follows)]
-    full = [f"{c.resource}: {c.after} of {c.limit} bytes" for c in plan.capacity if not c.fits]
-    return "nothing was changed, since the plan is blocked: " + "; ".join(
-        [*blocked, *(f"{f} do not fit" for f in full)]
-    )
+    from gezelctl.plan.words import blocked_by, capacity_text, misfits
+
+    follows = blocked_by(plan)
+    blocked = [f"{c.address}: {c.cause}" for c in plan.changes if c.action == "blocked" and c.address not in follows]
+    full = [f"{c.resource.partition(':')[0]} {capacity_text(c, str)}" for c in misfits(plan.capacity)]
+    return f"nothing was changed, since the plan is blocked: {'; '.join([*blocked, *full])}"
 
 
 def _cure(plan: Plan) -> str:

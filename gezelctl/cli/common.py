@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from gezelctl.config.diagnostics import InvalidConfig
 from gezelctl.errors import ExitCode, UsageFault
 from gezelctl.plan.inputs import PlanOptions
 from gezelctl.plan.types import Plan
+from gezelctl.plan.units import format_duration, format_time
 
 DAY_S = 86_400
+_SKEW_S = 60
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": DAY_S}
 
 
@@ -69,16 +72,24 @@ def plan_for(
         session = open_session(files, host, snapshot=snapshot)
         observed = snapshot.observed
         plan = snapshot_plan(session, options, snapshot, path)
-        if plan.against.age_s is not None and plan.against.age_s > max_age_s:
-            output.warning(
-                f"the snapshot is {plan.against.age_s / 3600:.0f} h old, older than --max-age: the host may differ"
-            )
+        _warn_of_age(output, plan, max_age_s)
     else:
         raise UsageFault(f"--against {against}: not understood", cure="Write live or snapshot=FILE.")
     for problem in observed.problems:
         output.warning(problem)
     output.diagnostics(session.loaded.warnings)
     return session, plan
+
+
+def _warn_of_age(output: Output, plan: Plan, max_age_s: float) -> None:
+    """A snapshot that is too old, or of a time that has not come: either way the host may be another by now."""
+    age = plan.against.age_s
+    if age is not None and age > max_age_s:
+        limit = format_duration(max_age_s)
+        output.warning(f"the snapshot is {format_duration(age)} old, --max-age is {limit}: the host may differ by now")
+    if (datetime.fromisoformat(plan.against.seen) - datetime.now(UTC)).total_seconds() > _SKEW_S:
+        seen = format_time(plan.against.seen)
+        output.warning(f"the snapshot is of {seen}, which is still to come: the host's clock or this one is wrong")
 
 
 def require_valid(plan: Plan) -> None:

@@ -59,6 +59,8 @@ def _print_text(output: Output, facts: Facts, engines: dict[str, EngineProbe]) -
         elif probe.error:
             lines.append(f"engine   {name}: {probe.error}: {probe.message.splitlines()[0]}")
         else:
-            devices = ", ".join(d.id for d in probe.devices) or "no devices"
-            lines.append(f"engine   {name}: {probe.version.partition(';')[0]}, {len(probe.flags)} flags, {devices}")
+            parts = [probe.version.partition(";")[0]]
+            parts += [f"{len(probe.flags)} flags"] if probe.flags else []
+            parts.append(", ".join(d.id for d in probe.devices) or "no devices")
+            lines.append(f"engine   {name}: {', '.join(parts)}")
     output.data("\n".join(lines))

@@ -104,4 +104,6 @@ def chosen_files(files: tuple[str, ...], *, default_file: bool) -> tuple[str, ..
         return files
     if default_file:
         return ("models.yaml",)
-    raise click.UsageError("Missing option -f/--file (or set GEZELCTL_FILE).")
+    raise click.UsageError(
+        "Missing option -f/--file (or set GEZELCTL_FILE): what changes a host names its file, e.g. -f models.yaml."
+    )

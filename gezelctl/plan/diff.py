@@ -69,7 +69,9 @@ def _plain(old: LaunchSpec, new: LaunchSpec) -> list[Field]:
 
 def _mapping(kind: str, old: Mapping[str, str], new: Mapping[str, str], *, shorten: bool = False) -> list[Field]:
     def shown(text: str | None) -> str | None:
-        return text[:12] if shorten and text else text
+        if text is None or not shorten:
+            return text
+        return text[:12] or "unknown"
 
     return [
         Field(path=f"{kind}.{name}", before=shown(old.get(name)), after=shown(new.get(name)))

@@ -133,13 +133,16 @@ def verdict(plan: Plan) -> str:
 
 def _rows(plan: Plan) -> list[str]:
     rows = []
+    blocked_by = words.blocked_by(plan)
     for change in plan.changes:
         if change.action in {"noop", "keep"}:
             continue
         away = _away(change)
         download = format_bytes(change.download_bytes) if change.download_bytes else ""
         symbol = code(SYMBOLS[change.action])
-        rows.append(f"| {symbol} | {code(change.address)} | {_what(change)} | {away} | {download} |")
+        by = blocked_by.get(change.address)
+        what = f"**blocked** by {code(by)}" if by else _what(change)
+        rows.append(f"| {symbol} | {code(change.address)} | {what} | {away} | {download} |")
     return rows
 
 

@@ -71,6 +71,8 @@ class _TextView:
         self.ascii_only = ascii_only
         self.wide = wide
         self.address_width = 0
+        self.blocked_by: dict[str, str] = {}
+        self.told: dict[str, Diagnostic] = {}
 
     def show(self, text: str) -> str:
         return printable(text, ascii_only=self.ascii_only)
@@ -81,11 +83,14 @@ class _TextView:
     def render(self, plan: Plan, show_unchanged: bool) -> str:
         shown = [c for c in plan.changes if show_unchanged or c.action != "noop"]
         self.address_width = _column([self.show(c.address) for c in shown], _ADDRESS_CAP)
+        self.blocked_by = words.blocked_by(plan)
+        self.told = _told(plan)
         blocks = [self.change(c) for c in shown]
         quiet = not plan.summary.changes and not plan.summary.blocked and not words.misfits(plan.capacity)
         parts = [] if quiet and not blocks and not plan.diagnostics else [self.header(plan)]
         parts += ["\n".join(block) for block in blocks]
-        parts += [self.diagnostics(plan.diagnostics)] if plan.diagnostics else []
+        found = [d for d in plan.diagnostics if d not in self.told.values()]
+        parts += [self.diagnostics(found)] if found else []
         parts.append(self.no_changes(plan) if quiet else "\n".join(self.summary(plan)))
         return "\n\n".join(parts) + "\n"
 
@@ -104,10 +109,15 @@ class _TextView:
     def change(self, change: Change) -> list[str]:
         symbol = self.paint(change.action, f"{SYMBOLS[change.action]:>3}")
         address = f"{self.show(change.address):<{self.address_width}}"
+        if change.address in self.blocked_by:
+            return [
+                f"{symbol} {self.paint('address', address)}  blocked by {self.show(self.blocked_by[change.address])}"
+            ]
         joined = change.action in {"keep", "noop", "blocked"}
         cause = self.show(change.cause or (change.reason.replace("_", " ") if joined else ""))
         head = words.action_text(change)
         title = ": ".join(part for part in (head, cause) if part) if joined else head
+        title += self.where(change)
         lines = [f"{symbol} {self.paint('address', address)}  {title}"]
         lines += [f"{_INDENT}why: {cause}"] if cause and not joined else []
         lines += self.files(change.files)
@@ -115,6 +125,13 @@ class _TextView:
         lines += [f"{_INDENT}({note})" for note in [self.unchanged(change)] if note]
         lines += [f"{_INDENT}cure: {self.show(change.cure)}"] if change.cure else []
         return lines
+
+    def where(self, change: Change) -> str:
+        """Code and place of the finding that blocks a server."""
+        found = self.told.get(change.address)
+        if found is None:
+            return ""
+        return f" ({self.show(found.place.short)}, {found.code})" if found.place else f" ({found.code})"
 
     def unchanged(self, change: Change) -> str:
         notes = [f"{count(change.unchanged_count, 'setting')} unchanged"] if change.unchanged_count else []
@@ -197,14 +214,26 @@ class _TextView:
             f"Deletes:  {words.deletes_answer(plan, self.show)}",
             f"Plan:     {words.counts_text(plan)}.",
         ]
-        if acting:
-            lines.append("          " + "   ".join(self.item(c) for c in acting))
+        lines += self.items(acting)
         if not plan.applyable:
-            lines.append(self.paint("bad", "This plan cannot be applied: see what is blocked, found or does not fit."))
+            lines.append(self.paint("bad", f"This plan cannot be applied: {words.hindrances_text(plan)}."))
         return [*lines, f"Legend:   {self.legend(plan)}"]
 
-    def item(self, change: Change) -> str:
-        return f"{self.paint(change.action, SYMBOLS[change.action])} {self.show(change.address)}"
+    def items(self, changes: Sequence[Change]) -> list[str]:
+        """Symbol and address of each change, as many on a line as the width holds."""
+        lines: list[str] = []
+        room = 0
+        for change in changes:
+            address = self.show(change.address)
+            size = len(f"   {SYMBOLS[change.action]} {address}")
+            item = f"{self.paint(change.action, SYMBOLS[change.action])} {address}"
+            if lines and size <= room:
+                lines[-1] += f"   {item}"
+                room -= size
+            else:
+                lines.append(f"          {item}")
+                room = self.width - len("          ") - size + len("   ")
+        return lines
 
     def legend(self, plan: Plan) -> str:
         used = {c.action for c in plan.changes}
@@ -222,6 +251,13 @@ class _TextView:
             f"{words.sources_text(plan, self.show)}, compared with {words.against_text(plan, self.show)}. "
             f"Nothing restarts, is downloaded or is deleted.{f' {narrowed}' if narrowed else ''}"
         )
+
+
+def _told(plan: Plan) -> dict[str, Diagnostic]:
+    """The findings that are the very cause of a blocked change, by its address: they are told once, there."""
+    causes = {c.address: c.cause for c in plan.changes if c.action == "blocked"}
+    errors = (d for d in plan.diagnostics if d.severity == "error")
+    return {d.address: d for d in errors if causes.get(d.address) == d.summary}
 
 
 def _column(texts: Sequence[str], cap: int) -> int:

@@ -101,7 +101,8 @@ def action_text(change: Change) -> str:
         size = format_bytes(change.download_bytes) if change.download_bytes else "of a size that is not known"
         return ", ".join([f"download {size}", *_local([change], "hard-link {}", "copy {}")])
     if change.action == "link":
-        return f"{', '.join(_local([change], 'hard-link {}', 'copy {}'))} that this host already has"
+        known = ", ".join(_local([change], "hard-link {}", "copy {}"))
+        return f"{known} that this host already has" if known else "link files of a size that is not known"
     return {
         "create": "create",
         "update": "change in place, no restart",
@@ -123,6 +124,23 @@ def _local(changes: Sequence[Change], link: str, copy: str) -> list[str]:
 def by_action(plan: Plan, *actions: str) -> tuple[Change, ...]:
     """The changes of these actions, in the plan's order."""
     return tuple(c for c in plan.changes if c.action in actions)
+
+
+def blocked_by(plan: Plan) -> dict[str, str]:
+    """Of each server that is blocked by its engine or payload: that address, where cause and cure are told."""
+    stopped = {c.address for c in plan.changes if c.action == "blocked"}
+    heads = {c.address: c.cause.partition(" is blocked: ")[0] for c in plan.changes if c.action == "blocked"}
+    return {address: head for address, head in heads.items() if head in stopped}
+
+
+def hindrances_text(plan: Plan) -> str:
+    """What keeps a plan from being applied, counted: "2 blocked, 1 error, memory does not fit"."""
+    errors = sum(d.severity == "error" for d in plan.diagnostics)
+    parts = [f"{plan.summary.blocked} blocked"] if plan.summary.blocked else []
+    parts += [count(errors, "error")] if errors else []
+    kinds = dict.fromkeys(_kind(c)[0] for c in misfits(plan.capacity))
+    parts += [f"{kind} does not fit" for kind in kinds]
+    return ", ".join(parts)
 
 
 def restarts_answer(plan: Plan, show: Shown) -> str:
@@ -170,7 +188,7 @@ def fits_answer(plan: Plan, show: Shown) -> str:
     kinds: dict[str, list[Capacity]] = {}
     for capacity in plan.capacity:
         kinds.setdefault(_kind(capacity)[0], []).append(capacity)
-    complete = "memory" in kinds and ("disk" in kinds or not _writes(plan))
+    complete = ("memory" in kinds or _starts_nothing(plan)) and ("disk" in kinds or not _writes(plan))
     kinds.setdefault("memory", [])
     kinds.setdefault("disk", [])
     parts = [_kind_text(kind, kinds[kind], plan, show) for kind in sorted(kinds, key=lambda k: (k == "port", k))]
@@ -181,12 +199,24 @@ def fits_answer(plan: Plan, show: Shown) -> str:
 def _kind_text(kind: str, capacities: list[Capacity], plan: Plan, show: Shown) -> str:
     if kind == "port":
         return _ports_text(capacities, show)
+    if kind == "memory" and capacities:
+        return ", ".join(
+            capacity_text(c, show) if _is_ram(c) else f"memory {capacity_text(c, show)}" for c in capacities
+        )
     if capacities:
-        name = kind if kind in {"memory", "disk"} else show(kind)
+        name = kind if kind == "disk" else show(kind)
         return f"{name} {', '.join(capacity_text(c, show) for c in capacities)}"
     if kind == "memory":
-        return "memory is not planned"
+        return "nothing starts" if _starts_nothing(plan) else "memory is not planned"
     return "disk is not known" if _writes(plan) else "nothing is written to disk"
+
+
+def _is_ram(capacity: Capacity) -> bool:
+    return capacity.resource == "memory:ram"
+
+
+def _starts_nothing(plan: Plan) -> bool:
+    return not by_action(plan, "create", "restart", "update", "blocked")
 
 
 def _writes(plan: Plan) -> bool:
@@ -200,13 +230,14 @@ def misfits(capacities: Iterable[Capacity]) -> tuple[Capacity, ...]:
 
 
 def capacity_text(capacity: Capacity, show: Shown) -> str:
-    """One resource without its kind: "GPU 0 21.3 of 24.0 GiB (now 18.9 GiB, estimate)"."""
+    """One resource without its kind: "GPU 0 21.3 of 24.0 GiB (now 18.9 GiB, estimate)", "RAM 3.0 of 16.0 GiB"."""
     name = _kind(capacity)[1]
     numbers = format_pair(capacity.after, capacity.limit)
     notes = [f"now {format_bytes(capacity.before)}"] if capacity.before != capacity.after else []
     notes += ["estimate"] if capacity.basis == "estimate" else []
     notes += [] if capacity.fits else ["DOES NOT FIT"]
-    text = f"{show(name)} {numbers}" if name else numbers
+    shown = "RAM" if _is_ram(capacity) else show(name)
+    text = f"{shown} {numbers}" if name else numbers
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
