@@ -23,7 +23,14 @@ from gezelctl.config.secrets import Secret, secret_mac
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.errors import EngineError, RefusedError
 from gezelctl.execute.ports import port_is_free, require_port
-from gezelctl.observe.processes import TOKEN_VARIABLE, find_by_token, process_identity, process_state
+from gezelctl.observe.processes import (
+    SERVER_VARIABLE,
+    STACK_VARIABLE,
+    TOKEN_VARIABLE,
+    find_by_token,
+    process_identity,
+    process_state,
+)
 from gezelctl.store.events import rotate, timestamp
 from gezelctl.store.files import write_atomic
 from gezelctl.store.layout import Paths, UnsafePathError
@@ -89,7 +96,7 @@ def server_environment(
     env |= {"GGML_NO_BACKTRACE": "1", "HF_HUB_OFFLINE": "1"}
     env |= spec.env
     env |= {name: secret.reveal() for name, secret in secrets.items()}
-    return env | {TOKEN_VARIABLE: token, "GEZELCTL_STACK": stack, "GEZELCTL_SERVER": spec.server}
+    return env | {TOKEN_VARIABLE: token, STACK_VARIABLE: stack, SERVER_VARIABLE: spec.server}
 
 
 def _inherits(name: str) -> bool:

@@ -20,7 +20,7 @@ from gezelctl.observe.memory import log_tail, read_memory
 from gezelctl.observe.mounts import Mounts
 from gezelctl.observe.ports import port_holders
 from gezelctl.observe.probe import former_flags, probe_backend
-from gezelctl.observe.processes import ProcessState, process_identity, process_state, resident_bytes
+from gezelctl.observe.processes import ProcessState, process_identity, process_state, resident_bytes, started_as
 from gezelctl.observe.sources import read_sources
 from gezelctl.observe.threads import each
 from gezelctl.observe.types import EngineProbe, Flag, Live, MemoryReading, Observed, PortHolder, ServerFact
@@ -184,7 +184,9 @@ def _ports(wanted: Iterable[int], recorded: Sequence[_Recorded]) -> tuple[PortHo
 def _named(holder: PortHolder, tokens: Mapping[str, str]) -> PortHolder:
     identity = process_identity(holder.pid) if holder.pid and not holder.server else None
     name = tokens.get(identity.token, "") if identity and identity.token else ""
-    return msgspec.structs.replace(holder, server=name) if name else holder
+    if name:
+        return msgspec.structs.replace(holder, server=name)
+    return msgspec.structs.replace(holder, started_as=started_as(holder.pid)) if identity else holder
 
 
 def _secrets(desired: HostDesired, paths: Paths, problems: list[str]) -> dict[str, str]:

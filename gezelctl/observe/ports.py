@@ -13,7 +13,7 @@ from gezelctl.observe.processes import LINUX, all_pids, command_line
 from gezelctl.observe.sockdiag import Listener, listeners
 from gezelctl.observe.types import PortHolder
 
-_COMMAND_CHARS = 240
+_COMMAND_CHARS = 120
 _SECRET_FLAGS = frozenset({"-hft"})
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
@@ -33,7 +33,7 @@ def port_holders(ports: Iterable[int], servers: Mapping[int, str]) -> tuple[Port
 
 
 def mask_command(arguments: Iterable[str]) -> str:
-    """A command line for people: one line, at most 240 characters, the values of secret options replaced."""
+    """A command line for people: one line, at most 120 characters, the values of secret options replaced."""
     shown: list[str] = []
     hide = False
     for argument in arguments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,9 @@ from gezelctl.store.types import RunRecord
 
 TOKEN_VARIABLE = "GEZELCTL_TOKEN"  # noqa: S105 - the variable's name
 """Set in the environment of every started server; its value is the run record's `token`."""
+STACK_VARIABLE = "GEZELCTL_STACK"
+SERVER_VARIABLE = "GEZELCTL_SERVER"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _START_TOLERANCE_S = 2.0
 """The kernel's boot time, which start times are counted from, moves with clock corrections."""
 _SETTLE_S = 0.2
@@ -76,6 +80,25 @@ def find_by_token(token: str) -> int:
     return next((pid for pid in all_pids() if (found := look(pid)) and found.token == token), 0)
 
 
+def started_as(pid: int) -> str:
+    """ "server.chat of stack lab" by what every started server has in its environment; "" for any other process."""
+    found = [_variable(pid, name) for name in (TOKEN_VARIABLE, STACK_VARIABLE, SERVER_VARIABLE)]
+    if not all(_NAME.fullmatch(text) for text in found):
+        return ""
+    return f"server.{found[2]} of stack {found[1]}"
+
+
+def _variable(pid: int, name: str) -> str:
+    if LINUX:
+        return _entry(_read(_PROC / str(pid) / "environ"), name)
+    import psutil
+
+    try:
+        return str(psutil.Process(pid).environ().get(name, ""))
+    except (psutil.Error, OSError):
+        return ""
+
+
 def all_pids() -> list[int]:
     """Every process that this user may list, ascending."""
     if LINUX:
@@ -134,7 +157,11 @@ def _linux_identity(pid: int) -> Identity | None:
 
 
 def _token(environment: bytes) -> str:
-    prefix = TOKEN_VARIABLE.encode() + b"="
+    return _entry(environment, TOKEN_VARIABLE)
+
+
+def _entry(environment: bytes, name: str) -> str:
+    prefix = name.encode() + b"="
     found = (entry for entry in environment.split(b"\0") if entry.startswith(prefix))
     return next(found, b"").removeprefix(prefix).decode("ascii", "replace")
 

@@ -118,6 +118,8 @@ class PortHolder(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     command: str = ""
     server: str = ""
     """Set when the holder is one of our own servers."""
+    started_as: str = ""
+    """"server.chat of stack lab" when gezelctl started it, but no run record that is left here is of it."""
 
 
 class SourceFact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

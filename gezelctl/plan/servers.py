@@ -15,7 +15,7 @@ from gezelctl.engines.launch import LaunchRequest, Rendered, render
 from gezelctl.engines.llama_cpp.planner import LaunchAnswer, LaunchQuestion
 from gezelctl.engines.llama_cpp.upgrade import engine_changes
 from gezelctl.engines.types import LaunchSpec, SecretEnv
-from gezelctl.observe.types import EngineProbe, Observed, ServerFact
+from gezelctl.observe.types import EngineProbe, Observed, PortHolder, ServerFact
 from gezelctl.plan.diff import diff_launch
 from gezelctl.plan.drafters import draft_digests, draft_paths, launched_spec
 from gezelctl.plan.headers import companion_header, header
@@ -320,9 +320,7 @@ def _port_conflict(item: Resolved, spec: LaunchSpec, fact: ServerFact | None, in
     if fact and fact.process == "running" and holder.pid == fact.pid:
         return None
     if not holder.server:
-        who = f"pid {holder.pid} ({holder.command})" if holder.pid else "a process of another user"
-        cause = f"port {spec.port} is held by {who}"
-        return _blocked(item.server.address, "port_taken", cause, "stop that process or choose another port")
+        return _blocked(item.server.address, "port_taken", *_foreign(holder))
     options, other = inputs.options, f"server.{holder.server}"
     wanted = any(s.name == holder.server for s in inputs.desired.servers)
     if options.selects(other) if wanted else options.prune or inputs.desired.prune:
@@ -330,6 +328,15 @@ def _port_conflict(item: Resolved, spec: LaunchSpec, fact: ServerFact | None, in
     cause = f"port {spec.port} is held by {other}, which this plan leaves running"
     cure = f"select {other} too" if wanted else "let it go with --prune, or choose another port"
     return _blocked(item.server.address, "port_taken", cause, cure)
+
+
+def _foreign(holder: PortHolder) -> tuple[str, str]:
+    """(cause, cure) for a port that no server of this stack's records holds."""
+    if holder.started_as:
+        cause = f"port {holder.port} is held by pid {holder.pid}, {holder.started_as}, whose run record is not here"
+        return cause, f"if no other state folder keeps it, stop it with kill {holder.pid}; or choose another port"
+    who = f"pid {holder.pid} ({holder.command})" if holder.pid else "a process of another user"
+    return f"port {holder.port} is held by {who}", "stop that process or choose another port"
 
 
 def _missing_secret(name: str, spec: LaunchSpec, observed: Observed) -> SecretEnv | None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,8 @@ import pytest
 
 from gezelctl.observe.ports import mask_command, port_holders
 from gezelctl.observe.processes import (
+    SERVER_VARIABLE,
+    STACK_VARIABLE,
     TOKEN_VARIABLE,
     ProcessState,
     command_line,
@@ -22,6 +24,7 @@ from gezelctl.observe.processes import (
     process_identity,
     process_state,
     resident_bytes,
+    started_as,
 )
 from gezelctl.observe.sockdiag import listeners, read_table
 from gezelctl.store.types import RunRecord
@@ -40,8 +43,8 @@ Spawn = Callable[..., subprocess.Popen[str]]
 def spawn() -> Iterator[Spawn]:
     started: list[subprocess.Popen[str]] = []
 
-    def start(*command: str, token: str = "") -> subprocess.Popen[str]:
-        env = {**os.environ, TOKEN_VARIABLE: token} if token else dict(os.environ)
+    def start(*command: str, token: str = "", more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        env = {**os.environ, **({TOKEN_VARIABLE: token} if token else {}), **(more or {})}
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process
@@ -85,6 +88,16 @@ def test_no_process(pid: int) -> None:
     assert process_identity(pid) is None
     assert command_line(2**22 + 5) == ()
     assert resident_bytes(2**22 + 5) == 0
+
+
+def test_a_server_without_a_record_is_still_known_for_one(spawn: Spawn) -> None:
+    names = {STACK_VARIABLE: "lab", SERVER_VARIABLE: "tiny"}
+    process = spawn("sleep", "60", token=TOKEN, more=names)
+    assert process_identity(process.pid), "waits until its environment is there"
+    assert started_as(process.pid) == "server.tiny of stack lab"
+    assert started_as(spawn("sleep", "60", more=names).pid) == "", "only with a token"
+    assert started_as(spawn("sleep", "60", token=TOKEN, more={**names, STACK_VARIABLE: "a b"}).pid) == ""
+    assert started_as(os.getpid()) == ""
 
 
 def test_states(spawn: Spawn) -> None:
@@ -189,4 +202,4 @@ def test_commands_are_shown_without_secrets(arguments: list[str], shown: str) ->
 
 
 def test_long_commands_are_cut() -> None:
-    assert len(mask_command(["word"] * 500)) == 240
+    assert len(mask_command(["word"] * 500)) == 120
