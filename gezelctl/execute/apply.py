@@ -149,17 +149,25 @@ class _Run:
         """Go on with the plan that follows from what was just brought; what is blocked in it has failed."""
         if self._ask_again is None or self._failed:
             return
-        begun = time.monotonic()
+        begun, before = time.monotonic(), self._plan
         try:
             self._plan = self._ask_again()
         except GezelctlError as error:
             self._fail(step_failure("plan", "replan", error, self._mask), begun)
             return
+        self._tell_spared(before)
         self._servers = ServerSteps(self._plan, self._context, self._secrets)
         for change in self._plan.changes:
             if change.action == "blocked":
                 failure = StepFailure(change.address, change.action, change.reason, change.cause, change.cure)
                 self._fail(failure, begun)
+
+    def _tell_spared(self, before: Plan) -> None:
+        """Name the servers whose restart was announced and is not needed, such as after the same bytes came back."""
+        still = {c.address for c in self._plan.changes if c.action != "noop"}
+        for change in before.changes:
+            if change.action == "restart" and change.address not in still:
+                self._context.reporter.on_step(change.address, "note", "needs no restart: it runs as wanted")
 
     def _why_skip(self, change: Change, interrupts: Interrupts) -> str:
         if interrupts.stopped is not None:

@@ -232,7 +232,7 @@ def _broken(paths: Paths, problems: list[str]) -> dict[str, str]:
     try:
         return {key: broken.reason for key, broken in sorted(read_broken(paths).items())}
     except StateError as error:
-        problems.append(error.message)
+        problems.append(f"{error.message}; {error.cure}")
         return {}
 
 
@@ -240,7 +240,7 @@ def _measured(paths: Paths, problems: list[str]) -> dict[str, MeasuredMemory]:
     try:
         return dict(sorted(read_measured(paths).items()))
     except StateError as error:
-        problems.append(error.message)
+        problems.append(f"{error.message}; {error.cure}")
         return {}
 
 
@@ -248,5 +248,5 @@ def _state(paths: Paths, problems: list[str]) -> StackState | None:
     try:
         return read_state(paths)
     except StateError as error:
-        problems.append(error.message)
+        problems.append(f"{error.message}; {error.cure}")
         return None

@@ -78,7 +78,7 @@ def read_struct(path: Path, kind: type[T]) -> T | None:
         raise _failed("read", path, error) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StateError(
-            f"{path}: is damaged: {error}", cure="move it away and apply again", code="STATE_DAMAGED"
+            f"{path} is damaged: {error}", cure="move it away and apply again", code="STATE_DAMAGED"
         ) from error
 
 

@@ -161,7 +161,6 @@ class _GezelManifest(msgspec.Struct, frozen=True, rename="camel"):
     draft_model_filename: str = ""
     files: tuple[str, ...] = ()
     file_sha256: dict[str, str] = {}
-    catalog_id: str = ""
     catalog_version: str = ""
     huggingface_repo: str = ""
     payload_fingerprint: str = ""
@@ -220,4 +219,4 @@ def _gezel_roles(old: _GezelManifest) -> dict[str, str]:
 
 
 def _damaged(path: Path, what: str) -> StateError:
-    return StateError(f"{path}: is damaged: {what}", cure="move it away and apply again", code="STATE_DAMAGED")
+    return StateError(f"{path} is damaged: {what}", cure="move it away and apply again", code="STATE_DAMAGED")

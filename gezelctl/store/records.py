@@ -53,7 +53,7 @@ def read_records(paths: Paths) -> tuple[tuple[RunRecord, ...], tuple[str, ...]]:
         try:
             record = read_struct(path, RunRecord)
         except StateError as error:
-            problems.append(error.message)
+            problems.append(f"{error.message}; {error.cure}")
             continue
         if record is not None and record.server == path.stem:
             records.append(record)
@@ -95,7 +95,7 @@ def hmac_key(paths: Paths) -> bytes:
         ) from error
     if len(key) != KEY_BYTES:
         raise StateError(
-            f"{paths.hmac_key}: is damaged: {len(key)} bytes instead of {KEY_BYTES}",
+            f"{paths.hmac_key} is damaged: {len(key)} bytes instead of {KEY_BYTES}",
             cure="remove it; servers with secrets are then restarted once",
             code="STATE_DAMAGED",
         )

@@ -294,6 +294,21 @@ def test_a_server_whose_engine_is_fetched_is_planned_once_it_is_there(paths: Pat
     assert (paths.engine_dir("cuda", digest) / "llama-server").exists()
 
 
+def test_a_restart_that_is_not_needed_any_more_is_told(paths: Paths) -> None:
+    data = model_bytes()
+    source = paths.store.parent / "a.gguf"
+    source.write_bytes(data)
+    payload = Change(
+        address="payload.llama-cpp.tiny", action="link", reason="payload_damaged", payload=META,
+        files=(link(path_file(source, data)),),
+    )  # fmt: skip
+    context, recorder = make_context(paths)
+    plan = make_plan(payload, server_change(launch(), "restart"))
+    result = apply_plan(plan, context, replan=lambda: make_plan(Change("server.chat", "noop", "unchanged")))
+    assert result.done == ("payload.llama-cpp.tiny",)
+    assert "needs no restart" in recorder.notes()
+
+
 def test_without_a_new_plan_such_a_server_is_skipped_and_named(paths: Paths) -> None:
     result, _ = fetched_engine(paths, None)
     assert (result.done, result.skipped, result.replan) == (("engine.cuda",), ("server.chat",), ("server.chat",))
