@@ -14,20 +14,7 @@ import pytest
 from gezelctl.cli.completion import COMPLETE_VARIABLE, SHELLS, complete_address, completion_script, server_names
 from gezelctl.errors import UsageFault
 
-PROGRAM = """
-import click, sys
-from gezelctl.cli.completion import complete_address
-
-@click.group()
-def cli(): ...
-
-@cli.command()
-@click.option("-f", "--file", "files", multiple=True)
-@click.option("--only", shell_complete=complete_address)
-def plan(files, only): ...
-
-cli(prog_name="gezelctl")
-"""
+PROGRAM = "import sys; from gezelctl.cli.main import main; sys.argv[0] = 'gezelctl'; sys.exit(main())"
 
 
 @click.group()
@@ -73,6 +60,8 @@ def test_server_names_complete_from_the_file_on_the_command_line(tmp_path: Path)
     assert complete("gezelctl plan --only c", tmp_path) == ["chat", "coder"]
     assert complete("gezelctl plan --only server.co", tmp_path) == ["server.coder"]
     assert complete("gezelctl plan -f other.yaml --only t", tmp_path) == ["third"]
+    assert complete("gezelctl apply --restart c", tmp_path) == ["chat", "coder"]
+    assert complete("gezelctl status server.ch", tmp_path) == ["server.chat"]
 
 
 @pytest.mark.parametrize("text", ["", "[", "models: 3", "models: [1, {name: 2}, {}]", "\x00", "- a", "models: {a: b}"])
