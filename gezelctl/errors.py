@@ -6,9 +6,7 @@ GezelctlError                1   failed
 ├── RefusedError             7   protection, does not fit, or needs --yes and cannot ask
 ├── LockedError              6   the lock was not free within the timeout
 ├── StalePlan                5   the saved plan no longer fits
-├── UnknownHost              8   the host could not be observed well enough to plan
 ├── UnhealthyError           3   everything was applied, but something does not serve
-├── PartialFailure           4   some actions failed
 ├── GgufError                1   a GGUF file is broken, hostile, or not a GGUF
 ├── FetchError               1   a payload or engine could not be fetched or verified
 └── EngineError              1   an engine build cannot be used
@@ -71,16 +69,8 @@ class StalePlan(GezelctlError):
     exit_code = ExitCode.STALE
 
 
-class UnknownHost(GezelctlError):
-    exit_code = ExitCode.UNKNOWN
-
-
 class UnhealthyError(GezelctlError):
     exit_code = ExitCode.UNHEALTHY
-
-
-class PartialFailure(GezelctlError):
-    exit_code = ExitCode.PARTIAL
 
 
 class GgufError(GezelctlError, ValueError):

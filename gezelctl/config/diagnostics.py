@@ -68,11 +68,6 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic]) -> str:
     return "\n".join(_render(found) for found in sorted(diagnostics, key=lambda found: found.sort_key))
 
 
-def to_json(diagnostics: Sequence[Diagnostic]) -> list[dict[str, object]]:
-    """Findings as data for `-o json`, sorted by place; lines and columns count from 1, `end.column` is exclusive."""
-    return [_as_json(found) for found in sorted(diagnostics, key=lambda found: found.sort_key)]
-
-
 def _render(found: Diagnostic) -> str:
     where = f"{found.place}: " if found.place else ""
     lines = [f"{where}{found.severity}[{found.code}]: {found.summary}"]
@@ -98,21 +93,3 @@ def _window(snippet: str, place: Place) -> tuple[str, int, int]:
     first = max(0, start - _MAX_SNIPPET // 2)
     text = snippet[first : first + _MAX_SNIPPET]
     return text, start - first, min(width, max(1, len(text) - (start - first)))
-
-
-def _as_json(found: Diagnostic) -> dict[str, object]:
-    made: dict[str, object] = {
-        "severity": found.severity,
-        "code": found.code,
-        "summary": found.summary,
-        "detail": found.cure,
-    }
-    if found.place:
-        start = {"line": found.place.line, "column": found.place.column}
-        end = {"line": found.place.line, "column": found.place.end_column or found.place.column}
-        made["range"] = {"file": found.place.file, "start": start, "end": end}
-    if found.snippet:
-        made["snippet"] = found.snippet
-    if found.address:
-        made["address"] = found.address
-    return made

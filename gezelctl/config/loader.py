@@ -55,16 +55,6 @@ class LoadedConfig:
         """The place of the value at `path`, or of its nearest existing parent."""
         return self.root.find(path).place
 
-    def server_place(self, name: str, *path: str | int) -> Place:
-        """The place of a field of a server, or of the server; of `models` when there is no such server."""
-        for index, server in enumerate(self.model.models):
-            if server.name == name:
-                return self.place(("models", index, *path))
-        return self.place(("models",))
-
-    def backend_place(self, name: str, *path: str | int) -> Place:
-        return self.place(("backends", name, *path))
-
     def folder(self, path: Sequence[str | int]) -> Path:
         """The folder that a relative path standing at `path` counts from."""
         return self.folders[self.root.find(path).file]

@@ -15,13 +15,3 @@ class Reporter(Protocol):
 
     def on_bytes(self, address: str, done: int, total: int) -> None:
         """Bytes brought so far and in total (0 = unknown) for the step at `address`."""
-
-
-class SilentReporter:
-    """Tells nobody."""
-
-    def on_step(self, address: str, state: StepState, message: str) -> None:
-        """Nothing."""
-
-    def on_bytes(self, address: str, done: int, total: int) -> None:
-        """Nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gezelctl.config.diagnostics import Diagnostic, Place, render_diagnostics, to_json
+from gezelctl.config.diagnostics import Diagnostic, Place, render_diagnostics
 from gezelctl.config.hints import did_you_mean, nearest, show
 
 FOUND = Diagnostic(
@@ -42,23 +42,6 @@ def test_nothing_reaches_the_terminal_that_could_steer_it() -> None:
     text = render_diagnostics([found])
     assert all(char.isprintable() or char == "\n" for char in text)
     assert text.count("\n") == 5
-
-
-def test_as_data() -> None:
-    assert to_json([FOUND]) == [
-        {
-            "severity": "error",
-            "code": "E0105",
-            "summary": "no",
-            "detail": "do it",
-            "range": {"file": "f", "start": {"line": 12, "column": 4}, "end": {"line": 12, "column": 6}},
-            "snippet": "a: 42",
-            "address": "server.chat",
-        }
-    ]
-    assert to_json([Diagnostic(code="E", summary="s")]) == [
-        {"severity": "error", "code": "E", "summary": "s", "detail": ""}
-    ]
 
 
 def test_near_matches() -> None:

@@ -17,7 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gezelctl.config.diagnostics import Diagnostic, InvalidConfig, Place, render_diagnostics, to_json
+from gezelctl.config.diagnostics import Diagnostic, InvalidConfig, Place, render_diagnostics
 from gezelctl.config.loader import load_models
 from gezelctl.config.model import ModelsFile
 from gezelctl.config.schema import models_schema
@@ -72,7 +72,7 @@ def test_a_folder_is_its_yaml_files_in_order(tmp_path: Path) -> None:
     write(tmp_path, "README.md", "no YAML: {")
     loaded = load_models([str(tmp_path)])
     assert [server.name for server in loaded.model.models] == ["a", "b"]
-    assert loaded.server_place("b") == Place(str(tmp_path / "b.yml"), 1, 10, 38)
+    assert loaded.place(("models", 1)) == Place(str(tmp_path / "b.yml"), 1, 10, 38)
     assert [name for name, _ in loaded.files] == [str(tmp_path / "a.yaml"), str(tmp_path / "b.yml")]
 
 
@@ -243,4 +243,4 @@ def test_no_planted_secret_is_in_any_finding(tmp_path_factory: pytest.TempPathFa
     for text in texts:
         path.write_text(text)
         found = attempt(path)
-        assert "hunter2" not in render_diagnostics(found) + json.dumps(to_json(found)) + repr(found)
+        assert "hunter2" not in render_diagnostics(found) + repr(found)

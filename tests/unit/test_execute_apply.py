@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from gezelctl.config.model import Archive
 from gezelctl.config.secrets import Secret
 from gezelctl.engines.types import Expectation, LaunchSpec, SecretEnv
-from gezelctl.errors import ExitCode, RefusedError, UnknownHost
+from gezelctl.errors import EngineError, ExitCode, RefusedError
 from gezelctl.execute.apply import apply_plan
 from gezelctl.execute.context import ApplyResult, StepFailure
 from gezelctl.execute.process import stop
@@ -336,7 +336,7 @@ def test_a_plan_that_cannot_be_applied_is_refused(paths: Paths) -> None:
 
 def test_a_new_plan_that_cannot_be_made_is_a_failure_of_the_run(paths: Paths) -> None:
     def replan() -> Plan:
-        raise UnknownHost("the host cannot be observed", cure="look at it")
+        raise EngineError("the host cannot be observed", cure="look at it")
 
     result, _ = fetched_engine(paths, replan)
     assert (only_failure(result).address, result.skipped, result.exit_code) == ("plan", ("server.chat",), 4)
