@@ -21,6 +21,8 @@ from gezelctl.execute.report import StepState
 from gezelctl.observe.hub import Hub
 from gezelctl.plan.types import Against, Change, FileAction, PayloadMeta, Plan, Summary
 from gezelctl.store.layout import Paths
+from gezelctl.store.manifests import commit_pending, write_pending
+from gezelctl.store.types import InstalledManifest
 from tests.ggufmake import LLAMA, LLAMA_TENSORS, gguf_bytes
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
@@ -38,6 +40,12 @@ def model_bytes(salt: int = 0) -> bytes:
 
 def make_paths(root: Path) -> Paths:
     return Paths(store=root / "store", state=root / "state" / "lab", cache=root / "cache")
+
+
+def write_manifest(directory: Path, manifest: InstalledManifest) -> None:
+    """Publish a manifest for files that stand in place."""
+    write_pending(directory, manifest)
+    commit_pending(directory)
 
 
 def free_port() -> int:

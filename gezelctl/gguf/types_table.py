@@ -106,13 +106,6 @@ FILE_TYPES: Final[dict[int, str]] = {
     1024: "GUESSED",
 }
 
-_BY_NAME: Final[dict[str, GgmlType]] = {entry.name.lower(): entry for entry in GGML_TYPES.values()}
-
-
-def type_named(name: str) -> GgmlType:
-    """The type by name in any case ("q8_0", "BF16"); KeyError when there is none."""
-    return _BY_NAME[name.lower()]
-
 
 def row_bytes(type_: GgmlType, elements: int) -> int:
     """Bytes of a row of `elements` values (ggml_row_size); ValueError when they are no whole number of blocks."""

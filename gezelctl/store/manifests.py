@@ -136,12 +136,6 @@ def commit_pending(directory: Path) -> None:
     sync_directory(directory)
 
 
-def write_manifest(directory: Path, manifest: InstalledManifest) -> None:
-    """Write `manifest.json` for files that are already in place."""
-    write_pending(directory, manifest)
-    commit_pending(directory)
-
-
 class _GezelShard(msgspec.Struct, frozen=True, rename="camel"):
     filename: str
     sha256: str = ""

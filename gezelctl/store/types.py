@@ -115,7 +115,6 @@ class StackState(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     lineage: str
     serial: int = 0
     last_applied: str = ""
-    hash_version: int = 1
 
 
 class Event(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

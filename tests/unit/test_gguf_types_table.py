@@ -15,8 +15,9 @@ from gezelctl.gguf.types_table import (
     GgmlType,
     file_type_name,
     row_bytes,
-    type_named,
 )
+
+BY_NAME = {entry.name.lower(): entry for entry in GGML_TYPES.values()}
 
 
 def test_sizes_agree_with_the_gguf_package() -> None:
@@ -56,12 +57,12 @@ def test_file_types_agree_with_the_gguf_package() -> None:
 
 @pytest.mark.parametrize(
     ("name", "elements", "size"),
-    [("q4_0", 4096, 2304), ("Q6_K", 256, 210), ("mxfp4", 64, 34), ("bf16", 3, 6), ("q8_0", 1024, 1088)],
+    [("q4_0", 4096, 2304), ("q6_k", 256, 210), ("mxfp4", 64, 34), ("bf16", 3, 6), ("q8_0", 1024, 1088)],
 )
 def test_row_bytes(name: str, elements: int, size: int) -> None:
-    assert row_bytes(type_named(name), elements) == size
+    assert row_bytes(BY_NAME[name], elements) == size
 
 
 def test_a_row_is_whole_blocks() -> None:
     with pytest.raises(ValueError, match="33 elements are not a multiple of the 32 of a Q4_0 block"):
-        row_bytes(type_named("q4_0"), 33)
+        row_bytes(BY_NAME["q4_0"], 33)

@@ -226,6 +226,3 @@ def test_context_line_is_exact_beyond_the_window_and_never_under(
     assert line.at(tokens) >= exact
     if tokens >= line.from_tokens:
         assert line.at(tokens) == exact
-    if line.bytes_per_token:
-        assert line.tokens_within(line.at(tokens)) == tokens
-        assert line.tokens_within(line.at(tokens) - 1) < tokens

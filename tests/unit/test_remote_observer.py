@@ -15,11 +15,10 @@ from gezelctl.observe import headers
 from gezelctl.observe.observer import observe
 from gezelctl.observe.types import Observed, Snapshot
 from gezelctl.store.layout import Paths
-from gezelctl.store.manifests import write_manifest
 from gezelctl.store.types import InstalledFile, InstalledManifest
 from tests import ggufmake as make
 from tests import hubserver
-from tests.executing import free_port
+from tests.executing import free_port, write_manifest
 from tests.hubserver import Fault
 
 REPO = "lab/tiny"

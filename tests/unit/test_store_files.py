@@ -21,7 +21,7 @@ from gezelctl.store.digests import file_sha256
 from gezelctl.store.events import EventLog, read_events
 from gezelctl.store.files import StateError
 from gezelctl.store.layout import Paths
-from gezelctl.store.manifests import Inventory, installed, read_manifest, scan, write_manifest
+from gezelctl.store.manifests import Inventory, installed, read_manifest, scan
 from gezelctl.store.records import (
     consume_plan,
     ensure_state,
@@ -34,7 +34,7 @@ from gezelctl.store.records import (
     write_record,
 )
 from gezelctl.store.types import InstalledFile, InstalledManifest, RunRecord
-from tests.executing import make_paths, sha
+from tests.executing import make_paths, sha, write_manifest
 
 
 @pytest.fixture

@@ -98,11 +98,10 @@ _BY_NAME: dict[str, tuple[str, ...]] = {s.name: tuple(m.name for m in family) fo
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A flag of the build, the spelling to use, and whether that spelling is its negation."""
+    """A flag of the build, and the spelling of it to use, which may be its negation."""
 
     flag: Flag
     spelling: str
-    negative: bool = False
 
     @property
     def ident(self) -> str:
@@ -131,7 +130,7 @@ class FlagSet:
             return Match(Flag((family[0],), UNKNOWN_ARITY), family[0])
         for spelling in family:
             if spelling in self._negations:
-                return Match(self._negations[spelling], spelling, negative=True)
+                return Match(self._negations[spelling], spelling)
             if spelling in self._names:
                 return Match(self._names[spelling], spelling)
         return None

@@ -118,14 +118,6 @@ class ContextLine(msgspec.Struct, frozen=True, rename="camel"):
         """Bytes at this many tokens per slot, rounded up as llama.cpp does."""
         return self.fixed_bytes + self.bytes_per_token * -(-slot_tokens // CONTEXT_ALIGNMENT) * CONTEXT_ALIGNMENT
 
-    def tokens_within(self, budget: int) -> int:
-        """Most tokens per slot that fit in a budget of bytes, a multiple of 256; 0 when none do."""
-        if budget < self.fixed_bytes:
-            return 0
-        if not self.bytes_per_token:
-            raise ValueError("context bytes do not depend on the number of tokens")
-        return (budget - self.fixed_bytes) // self.bytes_per_token // CONTEXT_ALIGNMENT * CONTEXT_ALIGNMENT
-
 
 def context_bytes(geometry: Geometry, request: ContextRequest, plan: ContextPlan) -> int:
     """Attention cache and recurrent state of the main context, in bytes over all devices."""
