@@ -8,7 +8,7 @@ FIND_LINKS := $(if $(WHEELS),--find-links $(WHEELS))
 QUICKSTART := examples/quickstart/models.yaml
 MODEL := examples/quickstart/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: quickstart clean-quickstart test lint bench engines snapshots clean
+.PHONY: quickstart clean-quickstart test lint bench engines snapshots reference clean
 
 quickstart: $(VENV)/.embedded $(MODEL)
 	@$(BIN)/gezelctl apply -f $(QUICKSTART) --yes
@@ -37,6 +37,10 @@ engines: $(VENV)/.engines
 
 snapshots: $(VENV)/.dev $(VENV)/.embedded
 	$(BIN)/python -m pytest --snapshot-update
+
+# docs/models-yaml.md, from the schema and the settings table.
+reference: $(VENV)/.dev
+	$(BIN)/python -m tests.reference
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -22,6 +22,7 @@ Name = Annotated[
 Sha256 = Annotated[str, Meta(pattern=SHA256_PATTERN, description="64 lower-case hexadecimal digits")]
 Port = Annotated[int, Meta(ge=1, le=65535, description="TCP port")]
 Positive = Annotated[int, Meta(gt=0)]
+SizeBytes = Annotated[int, Meta(gt=0, description="size of the file; lets a plan say how much is downloaded")]
 Text = Annotated[str, Meta(min_length=1)]
 ExtraArgs = Annotated[
     dict[str, bool | int | float | str],
@@ -54,7 +55,7 @@ class SecretRef(Strict, frozen=True):
 class CatalogRef(Strict, frozen=True):
     """A catalog folder (Gilde layout) or one YAML/JSON catalog file; relative to models.yaml."""
 
-    path: Text
+    path: Annotated[Text, Meta(description="the folder or file")]
 
 
 class StoreConfig(Strict, frozen=True):
@@ -72,8 +73,8 @@ class StoreConfig(Strict, frozen=True):
 class HuggingFaceConfig(Strict, frozen=True):
     """A Hugging Face hub or mirror."""
 
-    endpoint: Text = "https://huggingface.co"
-    token: SecretRef | None = None
+    endpoint: Annotated[Text, Meta(description="address of the hub or mirror")] = "https://huggingface.co"
+    token: Annotated[SecretRef | None, Meta(description="token for gated and private repositories")] = None
 
 
 class Sources(Strict, frozen=True):
@@ -85,7 +86,7 @@ class Sources(Strict, frozen=True):
 class Archive(Strict, frozen=True):
     """An engine build to fetch and unpack: tar.gz or zip, verified by sha256."""
 
-    url: Text
+    url: Annotated[Text, Meta(description="http(s) address of the archive")]
     sha256: Sha256
     binary: Annotated[Text, Meta(description="path of the program inside the archive")] = "llama-server"
 
@@ -121,9 +122,9 @@ class BackendOverride(Strict, frozen=True):
 class FileRef(Strict, frozen=True):
     """One file of an inline source, relative to the source's own place."""
 
-    filename: Text
+    filename: Annotated[Text, Meta(description="name of the file in the source's place")]
     sha256: Sha256
-    size_bytes: Positive | None = None
+    size_bytes: SizeBytes | None = None
 
 
 class Source(Strict, frozen=True):
@@ -141,7 +142,7 @@ class Source(Strict, frozen=True):
     revision: Annotated[Text, Meta(description="branch, tag or commit of the repository")] = "main"
     filename: Annotated[Text | None, Meta(description="the GGUF file in the repository; needs sha256")] = None
     sha256: Sha256 | None = None
-    size_bytes: Positive | None = None
+    size_bytes: SizeBytes | None = None
     shards: Annotated[tuple[FileRef, ...], Meta(description="all shards of a split GGUF, the first one first")] = ()
     files: Annotated[tuple[FileRef, ...], Meta(description="all files of an MLX model")] = ()
     mmproj: Annotated[FileRef | None, Meta(description="vision projector (GGUF)")] = None
@@ -169,7 +170,8 @@ class Defaults(Strict, frozen=True):
     host: Annotated[Text, Meta(description="address to listen on")] = "127.0.0.1"
     start_timeout_s: Annotated[Positive, Meta(description="seconds until a server must serve")] = 300
     memory_mib: Annotated[
-        Positive | None, Meta(description="MiB that servers may use on a host, instead of a share of what it has")
+        Positive | None,
+        Meta(description="MiB that servers may use on a host, not a share of what it has; below 1024 = no limit"),
     ] = None
 
 
@@ -213,8 +215,8 @@ class HostConfig(Strict, frozen=True):
 class ModelsFile(Strict, frozen=True):
     """models.yaml: the desired state of one stack on one or many hosts."""
 
-    api_version: Literal["gezelctl/v1"]
-    stack: Name
+    api_version: Annotated[Literal["gezelctl/v1"], Meta(description="version of this format")]
+    stack: Annotated[Name, Meta(description="name of what belongs together: its own state, lock and servers")]
     models: Annotated[tuple[Server, ...], Meta(description="the servers to keep running; [] for none")]
     catalogs: Annotated[tuple[CatalogRef, ...], Meta(description="searched in order")] = ()
     store: StoreConfig = StoreConfig()

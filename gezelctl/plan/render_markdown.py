@@ -172,6 +172,8 @@ def _short_field(field: Field) -> str:
     drift = " (drift)" if field.drift else ""
     if field.sensitive:
         return f"{name} {words.secret_text(field, new=False)}{drift}"
+    if field.before is None and field.after is None:
+        return f"{name}: {prose(field.reason)}{drift}"
     return f"{name} {_short(field.before)} → {_short(field.after)}{drift}"
 
 

@@ -181,6 +181,8 @@ class _TextView:
     def value(self, field: Field, new: bool, room: int) -> str:
         if field.sensitive:
             return words.secret_text(field, new=new)
+        if field.before is None and field.after is None:
+            return ""
         after = self.show(words.value_text(field.after))
         if new:
             return self.cut(after, room)

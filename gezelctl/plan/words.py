@@ -24,6 +24,8 @@ Shown = Callable[[str], str]
 
 _BARE = re.compile(r"[\w./:@+,=%~-]+\Z")
 _DIGEST_SHOWN = 12
+_NO_LIMIT = 1 << 60
+"""A limit of an exbibyte and more is none: `defaults.memoryMib` below 1 GiB turns the limit off."""
 
 
 def value_text(value: Scalar | None) -> str:
@@ -153,6 +155,8 @@ def restarts_answer(plan: Plan, show: Shown) -> str:
     if len(restarts) == 1:
         return f"{items}."
     unknown = any(c.downtime_s is None for c in restarts)
+    if not known:
+        return f"{items}; one after another."
     return f"{items}; {'at least' if unknown else 'about'} {format_duration(known)} in all, one after another."
 
 
@@ -232,7 +236,8 @@ def misfits(capacities: Iterable[Capacity]) -> tuple[Capacity, ...]:
 def capacity_text(capacity: Capacity, show: Shown) -> str:
     """One resource without its kind: "GPU 0 21.3 of 24.0 GiB (now 18.9 GiB, estimate)", "RAM 3.0 of 16.0 GiB"."""
     name = _kind(capacity)[1]
-    numbers = format_pair(capacity.after, capacity.limit)
+    limited = capacity.limit < _NO_LIMIT
+    numbers = format_pair(capacity.after, capacity.limit) if limited else f"{format_bytes(capacity.after)}, no limit"
     notes = [f"now {format_bytes(capacity.before)}"] if capacity.before != capacity.after else []
     notes += ["estimate"] if capacity.basis == "estimate" else []
     notes += [] if capacity.fits else ["DOES NOT FIT"]
