@@ -99,7 +99,7 @@ LLAMA_CPP_SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(name="ctxCheckpoints", type=_NAT, argv="--ctx-checkpoints", help="context checkpoints a slot"),
     Setting(name="rpc", type=_ENDPOINTS, argv="--rpc", help="RPC servers, as host:port"),
-    Setting(name="chatTemplate", type=_TEXT, argv="--chat-template", help="a built-in template name or Jinja text"),
+    Setting(name="chatTemplate", type=_TEXT, argv="--chat-template", help="Jinja text, or chatml"),
     Setting(name="chatTemplateFile", type=_TEXT, argv="--chat-template-file", help="a Jinja template file"),
     Setting(
         name="reasoningFormat",

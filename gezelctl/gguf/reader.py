@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gezelctl.gguf.header import Header, read_header
+from gezelctl.gguf.numbers import check_numbers
 from gezelctl.gguf.shards import check_set, shard_paths
 from gezelctl.gguf.source import ByteSource, LocalFile
 from gezelctl.gguf.types import GgufSummary, TensorInfo
@@ -54,7 +55,7 @@ def _summarise(headers: list[Header]) -> GgufSummary:
     first = headers[0]
     architecture = first.text(ARCHITECTURE_KEY)
     vocab_size = first.tokens.total if first.tokens else first.number(f"{architecture}.vocab_size")
-    return GgufSummary(
+    summary = GgufSummary(
         version=first.version,
         architecture=architecture,
         file_bytes=sum(header.data_end if header.size is None else header.size for header in headers),
@@ -69,3 +70,5 @@ def _summarise(headers: list[Header]) -> GgufSummary:
         vocab_size=vocab_size or 0,
         chat_template=first.chat_template,
     )
+    check_numbers(first.name, summary)
+    return summary

@@ -99,7 +99,7 @@ def test_foreign_text_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_first_shard_stands_for_the_set(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     for index in range(2):
         split = {"split.no": (make.U16, index), "split.count": (make.U16, 2)}
-        values = make.LLAMA | split if index == 0 else split
+        values = make.LLAMA | {"llama.block_count": 3} | split if index == 0 else split
         data = make.gguf_bytes(values, [(f"blk.{index}.ffn_up.weight", (32, 64), 1)])
         (tmp_path / f"m-{index + 1:05d}-of-00002.gguf").write_bytes(data)
     found = inspected(capsysbinary, "m-00001-of-00002.gguf")
@@ -161,7 +161,7 @@ def test_shards_of_the_hub(
     monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
     for index in range(3):
         split = {"split.no": (make.U16, index), "split.count": (make.U16, 3)}
-        values = make.LLAMA | split if index == 0 else split
+        values = make.LLAMA | {"llama.block_count": 3} | split if index == 0 else split
         data = make.gguf_bytes(values, [(f"blk.{index}.ffn_up.weight", (32, 64), 1)])
         hub.add(REPO, f"q4/m-{index + 1:05d}-of-00003.gguf", data)
     assert inspected(capsysbinary, f"hf:{REPO}/q4/m-00001-of-00003.gguf")["shards"] == 3

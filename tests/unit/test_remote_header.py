@@ -187,7 +187,7 @@ def shard_set(hub: hubserver.Hub, count: int = 3) -> list[PayloadFile]:
     names = [f"big-{i:05d}-of-{count:05d}.gguf" for i in range(1, count + 1)]
     for index, name in enumerate(names):
         split = {"split.no": (make.U16, index), "split.count": (make.U16, count)}
-        values = make.LLAMA | split if index == 0 else split
+        values = make.LLAMA | {"llama.block_count": count} | split if index == 0 else split
         hub.add(REPO, name, make.gguf_bytes(values, [(f"blk.{index}.ffn_up.weight", (32, 64), 1)]))
     return [hub_file(name) for name in names]
 

@@ -30,15 +30,16 @@ def render_llama_cpp(request: LaunchRequest, report: Report) -> LaunchSpec:
     builder = Builder(FlagSet(request.probe), report)
     if builder.flags.assumed:
         report.note(f"flags of {request.probe.backend} are checked once its archive is unpacked")
+    _check_layers(request, report)
     choices.server("alias", request.server.alias)
     alias = request.server.alias or request.model.id
     _put_identity(request, alias, builder)
     expect = _put_context(request, choices, builder)
     _put_cache_types(request, choices, builder)
     _put_options(choices, builder, request)
-    _check_template(choices, report)
     spec = put_spec(request, choices, builder)
     put_extra_args(request, choices, builder)
+    _check_template(choices, builder)
     _put_tail(request, choices, builder)
     embeddings = choices.values.get("embeddings")
     server = request.server
@@ -71,6 +72,12 @@ def render_llama_cpp(request: LaunchRequest, report: Report) -> LaunchSpec:
 
 def _model_path(request: LaunchRequest) -> str:
     return f"{request.payload_dir}/{request.payload.files[0].name}"
+
+
+def _check_layers(request: LaunchRequest, report: Report) -> None:
+    if request.gguf is not None and not request.gguf.block_count:
+        summary = f"the header of {request.model.id} names no layer count, without which llama.cpp loads no model"
+        report.error("E0314", "model", summary, "Use a GGUF file of the whole model.")
 
 
 def _put_identity(request: LaunchRequest, alias: str, builder: Builder) -> None:
@@ -270,12 +277,20 @@ def _check_projector(request: LaunchRequest, report: Report) -> None:
         report.error("E0307", "vision", f"{name} is not the projector of {request.model.id}: {problem}", cure)
 
 
-def _check_template(choices: Choices, report: Report) -> None:
-    """A chat template that is given as text must parse and hold a conversation before an engine reads it."""
+def _check_template(choices: Choices, builder: Builder) -> None:
+    """A chat template that is given as text must parse and hold a conversation before an engine reads it.
+
+    With --jinja, which is on in every build that has it, any other name than chatml is taken for the text itself:
+    each prompt would be that word (measured on b11434).
+    """
+    report = builder.report
     given = choices.option("chatTemplate")
     text = str(given.value) if given else ""
     if not set("{}\n") & set(text):
-        return  # the name of a built-in template
+        if text not in {"", "chatml"} and "--jinja" in builder.flags and "--no-jinja" not in builder.argv:
+            summary = f"the engine would take chatTemplate {text} for the template itself: every prompt would read so"
+            report.error("E0313", "engineOptions.chatTemplate", summary, "Remove it, or give Jinja text or chatml.")
+        return
     from gezelctl.engines.templatelint import lint_template
 
     for found in lint_template(text):

@@ -35,6 +35,8 @@ RESERVED: dict[str, str] = {
     "--embeddings": "Use engineOptions.embeddings.",
     "--mmproj": "Use vision: true.",
     "--mmproj-auto": "Use vision.",
+    "--chat-template": "Use engineOptions.chatTemplate.",
+    "--chat-template-file": "Use engineOptions.chatTemplateFile.",
     "--spec-type": "Use spec.type.",
     "--spec-draft-model": "Use spec.draftModel.",
     "--spec-draft-n-max": "Use spec.nMax.",

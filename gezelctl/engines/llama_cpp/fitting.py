@@ -67,6 +67,8 @@ def fit(question: LaunchQuestion, host: HostMemory, asked: Asked | None = None) 
     Raises:
         ValueError: for a request that llama.cpp would abort on.
     """
+    if question.gguf is None or not question.gguf.block_count:
+        raise ValueError("the header names no layer count (block_count), without which llama.cpp loads no model")
     asked = asked or Asked()
     question = _in_models_yaml_words(question, asked)
     devices = question.probe.devices if question.probe else ()

@@ -84,7 +84,7 @@ class _Planning:
         names = engine_names(self._host.cards, devices)
         self._names[question.name] = names
         price: Price
-        if question.gguf is not None and question.payload.engine == "llama-cpp":
+        if question.gguf is not None and question.gguf.block_count and question.payload.engine == "llama-cpp":
             price = HeaderPrice(question, self._host, settings, names, self._seen)
         else:
             price = CatalogPrice(question, self._host, settings)
