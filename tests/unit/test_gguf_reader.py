@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gezelctl.gguf.reader import iter_tensors, read_summary, read_summary_from
+from gezelctl.gguf.reader import read_headers, read_summary, read_summary_from
 from gezelctl.gguf.source import FIRST_READ_BYTES
 from gezelctl.gguf.types import GgufSummary, LayerWeights, Scalar
 from tests import ggufmake as make
@@ -53,9 +53,10 @@ def test_the_real_model_reads_as_the_gguf_package_reads_it(smollm2: Path) -> Non
     assert summary.weights.total_bytes == sum(int(tensor.n_bytes) for tensor in reader.tensors)
     assert summary.weights.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
     assert summary.file_bytes == smollm2.stat().st_size
-    listed = [(t.name, t.type_name, t.dims, t.size_bytes) for t in iter_tensors(smollm2)]
+    tensors = read_headers(smollm2)[0].tensors
+    listed = [(t.name, t.type_name, t.dims, t.size_bytes) for t in tensors]
     assert listed == [(t.name, t.tensor_type.name, tuple(map(int, t.shape)), int(t.n_bytes)) for t in reader.tensors]
-    starts = [tensor.offset for tensor in iter_tensors(smollm2)]
+    starts = [tensor.offset for tensor in tensors]
     assert starts == [int(tensor.data_offset) - reader.data_offset for tensor in reader.tensors]
 
 
@@ -251,7 +252,7 @@ def test_shards_are_summed(tmp_path: Path) -> None:
     assert summary.shards == 3
     assert summary.weights == whole.weights
     assert summary.file_bytes == sum(path.stat().st_size for path in paths)
-    assert [tensor.shard for tensor in iter_tensors(paths[0])] == [0, 0, 0, 1, 1, 2, 2]
+    assert [len(header.tensors) for header in read_headers(paths[0])] == [3, 2, 2]
     assert summary == read_summary_from([Memory(path.read_bytes()) for path in paths])
 
 
