@@ -61,8 +61,7 @@ def plan_server(
     """
     server, payload = item.server, item.payload
     if payload is None or any(d.severity == "error" for d in item.diagnostics):
-        blocked = _blocked(server.address, "invalid", "the model cannot be resolved", "see the errors above")
-        return ServerPlan(server.address, blocked, None, item.diagnostics)
+        return ServerPlan(server.address, _invalid(server.address, item.diagnostics), None, item.diagnostics)
     depends = [planned[a] for a in _needed(item, payload) if a in planned]
     for dependency in depends:
         if dependency.action == "blocked":
@@ -86,9 +85,7 @@ def plan_server(
     upgrade = _engine_changes(item, rendered, probe, inputs.observed)
     diagnostics = (*item.diagnostics, *rendered.diagnostics, *upgrade)
     if rendered.spec is None or any(d.severity == "error" for d in rendered.diagnostics):
-        first = next((d for d in rendered.diagnostics if d.severity == "error"), None)
-        cause = first.summary if first else "no launch can be rendered"
-        blocked = _blocked(server.address, "invalid", cause, first.cure if first else "")
+        blocked = _invalid(server.address, rendered.diagnostics)
         return ServerPlan(server.address, blocked, None, diagnostics, rendered.notes)
     external = draft_digests(rendered.spec, effective_files(item.files, inputs.observed), item, inputs.observed)
     spec = replace(rendered.spec, payload={**rendered.spec.payload, **external})
@@ -224,6 +221,14 @@ def _runs(item: Resolved, observed: Observed) -> bool:
     """A server that runs is never blocked for memory: it has what it needs, whatever else the host does by now."""
     fact = _fact(item.server.name, observed)
     return fact is not None and fact.process == "running"
+
+
+def _invalid(address: str, diagnostics: tuple[Diagnostic, ...]) -> Change:
+    """Blocked by the first error that was found; all of them are shown at their places."""
+    first = next((d for d in diagnostics if d.severity == "error"), None)
+    return _blocked(
+        address, "invalid", first.summary if first else "nothing can be launched", first.cure if first else ""
+    )
 
 
 def _blocked(address: str, reason: str, cause: str, cure: str = "") -> Change:
