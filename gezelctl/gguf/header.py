@@ -94,8 +94,8 @@ class Header(msgspec.Struct):
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def read_header(source: ByteSource, *, shard: int = 0) -> Header:
-    """Reads and checks a header; `shard` is put into its tensors.
+def read_header(source: ByteSource) -> Header:
+    """Reads and checks the header of one file.
 
     Raises GgufError: NOT_GGUF, GGUF_VERSION, GGUF_CORRUPT, GGUF_TRUNCATED, ARCH_UNSUPPORTED (an unknown tensor type).
     """
@@ -110,7 +110,7 @@ def read_header(source: ByteSource, *, shard: int = 0) -> Header:
     keys = _count(cursor, "keys", MAX_KEYS)
     cursor.require(tensors * _MIN_TENSOR_BYTES + keys * _MIN_KEY_BYTES, f"a header of {tensors} tensors, {keys} keys")
     _read_pairs(cursor, header, keys)
-    _read_tensors(cursor, header, tensors, shard)
+    _read_tensors(cursor, header, tensors)
     return header
 
 
@@ -210,12 +210,12 @@ def _read_array(cursor: Cursor, header: Header, key: str) -> None:
         header.arrays[key] = values
 
 
-def _read_tensors(cursor: Cursor, header: Header, count: int, shard: int) -> None:
+def _read_tensors(cursor: Cursor, header: Header, count: int) -> None:
     offset = 0
     names: set[str] = set()
     tensors: list[TensorInfo] = []
     for index in range(count):
-        tensor, elements = _read_tensor(cursor, index, shard)
+        tensor, elements = _read_tensor(cursor, index)
         if tensor.name in names:
             raise cursor.corrupt(f"tensor {tensor.name!r} occurs twice")
         if tensor.offset != offset:
@@ -236,7 +236,7 @@ def _padded(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
 
 
-def _read_tensor(cursor: Cursor, index: int, shard: int) -> tuple[TensorInfo, int]:
+def _read_tensor(cursor: Cursor, index: int) -> tuple[TensorInfo, int]:
     window, at = cursor.peek(_MAX_TENSOR_BYTES)
     try:
         (length,) = _U64.unpack_from(window, at)
@@ -255,7 +255,7 @@ def _read_tensor(cursor: Cursor, index: int, shard: int) -> tuple[TensorInfo, in
         raise cursor.truncated(cursor.position + _MIN_TENSOR_BYTES, f"the entry of tensor {index}") from None
     cursor.skip(after + 16 + 8 * rank - at, name)
     type_name, size, elements = _measure(cursor, name, dims, type_)
-    return TensorInfo(name, type_name, dims, offset, size, shard), elements
+    return TensorInfo(name, type_name, dims, offset, size), elements
 
 
 def _measure(cursor: Cursor, name: str, dims: tuple[int, ...], type_: int) -> tuple[str, int, int]:

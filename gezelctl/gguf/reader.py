@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from gezelctl.gguf.header import Header, read_header
 from gezelctl.gguf.numbers import check_numbers
 from gezelctl.gguf.shards import check_set, shard_paths
 from gezelctl.gguf.source import ByteSource, LocalFile
-from gezelctl.gguf.types import GgufSummary, TensorInfo
+from gezelctl.gguf.types import GgufSummary
 from gezelctl.gguf.weights import weigh
 
 ARCHITECTURE_KEY = "general.architecture"
@@ -39,14 +39,8 @@ def read_summary_from(sources: ByteSource | Sequence[ByteSource]) -> GgufSummary
     return _summarise(_headers(sources if isinstance(sources, Sequence) else [sources]))
 
 
-def iter_tensors(path: Path) -> Iterator[TensorInfo]:
-    """The tensor table of the model at `path`, shard by shard in file order."""
-    for header in read_headers(path):
-        yield from header.tensors
-
-
 def _headers(sources: Sequence[ByteSource]) -> list[Header]:
-    headers = [read_header(source, shard=index) for index, source in enumerate(sources)]
+    headers = [read_header(source) for source in sources]
     check_set(headers)
     return headers
 

@@ -81,14 +81,13 @@ class GgufSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TensorInfo(msgspec.Struct, frozen=True, array_like=True):
-    """One row of the tensor table; `offset` is from the start of its shard's data section, `size_bytes` unpadded."""
+    """One row of the tensor table; `offset` is from the start of its file's data section, `size_bytes` unpadded."""
 
     name: str
     type_name: str
     dims: tuple[int, ...]
     offset: int
     size_bytes: int
-    shard: int = 0
 
 
 class VocabDigest(msgspec.Struct, frozen=True, rename="camel"):
