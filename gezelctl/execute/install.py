@@ -47,8 +47,8 @@ class Installer:
     ) -> InstalledManifest:
         """Carry out the file actions of one payload and return its new manifest.
 
-        Files of the old payload that `actions` do not name are removed at the end, unless `keep_others` (a narrowed
-        plan does not know what the other servers need). Raises FetchError and GgufError with codes; nothing is
+        Files of the old payload that neither `actions` nor the companions of `meta` name are removed at the end, unless
+        `keep_others` (a narrowed plan does not know what the other servers need). Raises FetchError and GgufError with codes; nothing is
         published then, and files that arrived whole wait as `.partial` for the next run.
         """
         directory = self.paths.payload_dir(meta.engine, meta.model_id)
@@ -67,7 +67,7 @@ class Installer:
         except BaseException:
             _remove_if_empty(directory)
             raise
-        kept = _others(old, actions) if keep_others else ()
+        kept = [f for f in _others(old, actions) if keep_others or meta.companions.get(f.name) == f.sha256]
         manifest = self._manifest(meta, staged, old, kept, summary)
         self._publish(directory, staged, manifest)
         if old is not None:

@@ -120,9 +120,15 @@ def plan_payload(need: PayloadNeed, observed: Observed, store: StoreConfig) -> C
             version=need.payload.version,
             fingerprint=need.payload.fingerprint,
             repo=need.payload.repo,
+            companions=_companions(need),
         ),
         observed_fingerprint=have.manifest.fingerprint if have else "",
     )
+
+
+def _companions(need: PayloadNeed) -> dict[str, str]:
+    needed = {f.name for f in need.files}
+    return {f.name: f.sha256 for f in need.payload.files if f.sha256 and f.name not in needed}
 
 
 def _reason(have: InstalledPayload | None, missing: list[FileAction]) -> str:

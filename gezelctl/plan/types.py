@@ -59,6 +59,9 @@ class PayloadMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     version: str = ""
     fingerprint: str = ""
     repo: str = ""
+    companions: dict[str, str] = {}
+    """sha256 by name of the files that the catalog lists and this plan does not need: projectors, drafters of other
+    accelerators. Where they are installed, they stay: another stack may share the store and use them."""
 
 
 class Change(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -264,6 +264,21 @@ def test_a_narrowed_plan_leaves_the_other_files(paths: Paths, hub: hubserver.Hub
     assert "proj.gguf" in names(paths)
 
 
+def test_a_projector_that_another_stack_uses_stays(paths: Paths, hub: hubserver.Hub) -> None:
+    for name, data in (("a.gguf", A), ("proj.gguf", B), ("old.gguf", DRAFT)):
+        hub.add("lab/tiny", name, data)
+    proj, old = hub_file("proj.gguf", B, role="mmproj"), hub_file("old.gguf", DRAFT, role="draft")
+    install, _ = installer(paths, Hub(hub.endpoint))
+    install.install(META, [download(hub_file("a.gguf", A)), download(proj), download(old)])
+    hub.add("lab/tiny", "a.gguf", B)
+    meta = replace(META, companions={"proj.gguf": sha(B), "old.gguf": sha(A)})
+    again, recorder = installer(paths, Hub(hub.endpoint))
+    manifest = again.install(meta, [download(hub_file("a.gguf", B))])
+    assert manifest.digests == {"a.gguf": sha(B), "proj.gguf": sha(B)}
+    assert names(paths) == ["a.gguf", "manifest.json", "proj.gguf"], "the catalog pins other bytes for old.gguf"
+    assert "proj.gguf" not in recorder.notes()
+
+
 def test_updating_a_hard_link_does_not_touch_its_source(paths: Paths, tmp_path: Path, hub: hubserver.Hub) -> None:
     model = source(tmp_path, "a.gguf", A)
     install, _ = installer(paths, Hub(hub.endpoint))
