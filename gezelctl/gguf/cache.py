@@ -20,7 +20,7 @@ import msgspec
 from gezelctl.gguf.shards import shard_paths
 from gezelctl.gguf.types import GgufSummary, VocabDigest
 
-READER_VERSION: Final = 1
+READER_VERSION: Final = 2
 """To be raised whenever the same bytes give another summary or digest."""
 
 T = TypeVar("T", bound=msgspec.Struct)

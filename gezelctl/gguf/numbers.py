@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from gezelctl.errors import GgufError
@@ -28,21 +30,25 @@ def check_numbers(name: str, summary: GgufSummary) -> None:
     Raises GgufError GGUF_CORRUPT; `name` is what messages call the file.
     """
     prefix = summary.architecture
-    for key, value in summary.values.items():
-        suffix = key.removeprefix(prefix)
-        if key.startswith(f"{prefix}.") and _SIZES.search(key) and isinstance(value, int):
-            if not 0 <= value <= LARGEST or (value == 0 and suffix in _NOT_ZERO):
-                raise _corrupt(name, f"{key} is {value}")
-    for key, values in summary.arrays.items():
-        if key.startswith(f"{prefix}.") and _SIZES.search(key):
-            wrong = next((value for value in values if not 0 <= value <= LARGEST), None)
-            if wrong is not None:
-                raise _corrupt(name, f"{key} holds {wrong}")
+    for key, given in _sizes(summary):
+        wrong = next((value for value in given if not 0 <= value <= LARGEST), None)
+        if wrong is None and key.removeprefix(prefix) in _NOT_ZERO and 0 in given:
+            wrong = 0
+        if wrong is not None:
+            raise _corrupt(name, f"{key} is {wrong}")
     count, held = summary.block_count, len(summary.weights.layers)
     if count > LAYER_LIMIT:
         raise _corrupt(name, f"{prefix}.block_count is {count}; llama.cpp takes up to {LAYER_LIMIT} layers")
     if held > count and summary.get("block_count") is not None:
         raise _corrupt(name, f"{prefix}.block_count is {count}, but there are tensors of {held} layers")
+
+
+def _sizes(summary: GgufSummary) -> Iterator[tuple[str, tuple[int | float, ...]]]:
+    """The keys of the architecture that size memory, scalars as arrays of one."""
+    scalars = ((key, (value,)) for key, value in summary.values.items() if isinstance(value, int))
+    for key, given in chain(scalars, summary.arrays.items()):
+        if key.startswith(f"{summary.architecture}.") and _SIZES.search(key):
+            yield key, given
 
 
 def _corrupt(name: str, what: str) -> GgufError:

@@ -19,6 +19,7 @@ from gezelctl.engines.llama_cpp.planner.settings import Settings
 from gezelctl.engines.llama_cpp.planner.specinput import draft_facts, spec_request
 from gezelctl.engines.llama_cpp.planner.speculation import PLAIN, plan_speculation
 from gezelctl.engines.llama_cpp.planner.types import Ask, Demand, LaunchAnswer, LaunchQuestion, Offload, Room
+from gezelctl.errors import GgufError
 
 TABLE_SLOTS = (1, 2, 4, 8)
 _TABLE_FROM = 4096
@@ -61,14 +62,17 @@ class FitReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def fit(question: LaunchQuestion, host: HostMemory, asked: Asked | None = None) -> FitReport:
     """Judge one model on a host that it has for itself.
 
-    The header must be known. With a total context, what is not said is llama-server's own default (four slots over
-    one pool, an f16 cache, windowed layers in a window, no drafter); the launch is the planner's all the same.
+    The header must be known and name its layers. With a total context, what is not said is llama-server's own default
+    (four slots over one pool, an f16 cache, windowed layers in a window, no drafter); the launch is the planner's all
+    the same.
 
     Raises:
+        GgufError: for a header without a layer count.
         ValueError: for a request that llama.cpp would abort on.
     """
     if question.gguf is None or not question.gguf.block_count:
-        raise ValueError("the header names no layer count (block_count), without which llama.cpp loads no model")
+        cure = "Use a GGUF file of the whole model."
+        raise GgufError("the header names no layer count (block_count)", cure=cure, code="MODEL_INCOMPATIBLE")
     asked = asked or Asked()
     question = _in_models_yaml_words(question, asked)
     devices = question.probe.devices if question.probe else ()
