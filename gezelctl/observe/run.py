@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import re
 import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gezelctl.errors import EngineError
@@ -23,6 +26,11 @@ _SPECIFIC = re.compile(
 )
 SCRUBBED = re.compile(r"LLAMA_ARG_|LLAMA_API_KEY$|HF_TOKEN$")
 """Variables that an engine reads as options or secrets (common_params_parse: every flag has a LLAMA_ARG_ twin)."""
+
+
+_live: set[subprocess.Popen[bytes]] = set()
+"""Programs that nobody has waited for yet. A run that is interrupted leaves its worker threads behind, and they die
+with the interpreter: `_end_all` ends what they asked."""
 
 
 class Output(NamedTuple):
@@ -67,14 +75,16 @@ def _spawn(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[b
 
     program = command[0]
     try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(env),
-            start_new_session=True,
-        )
+        with _undisturbed():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(env),
+                start_new_session=True,
+            )
+            _live.add(process)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise missing(program) from error
     except PermissionError as error:
@@ -86,6 +96,39 @@ def _spawn(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[b
             cure="name a build for this operating system and processor",
             code="ENGINE_NOT_EXECUTABLE",
         ) from error
+    else:
+        return process
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """SIGINT and SIGTERM wait until the end, so that none of them comes between a fork and the note of its child.
+
+    Python runs signal handlers in its main thread alone; elsewhere there is nothing to hold back.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+    previous = {
+        number: signal.signal(number, lambda caught, _frame: waiting.append(caught))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for caught in waiting:
+            signal.raise_signal(caught)
+
+
+@atexit.register
+def _end_all() -> None:
+    for process in tuple(_live):
+        if process.poll() is None:  # its pipes are closed by the thread that reads them
+            _kill_group(process)
+            process.wait()
 
 
 def missing(program: str) -> EngineError:
@@ -142,6 +185,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
+    _live.discard(process)
 
 
 def describe_status(status: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from gezelctl.config.model import Archive, Backend
 from gezelctl.observe.probe import probe_backend
+from gezelctl.observe.run import ask
 from gezelctl.observe.types import EngineProbe
 from gezelctl.store.layout import Paths
 
@@ -248,6 +250,43 @@ def test_one_that_hangs_is_ended_with_what_it_started(paths: Paths, tmp_path: Pa
     assert "did not end within 0.7 s" in found.message
     for pid in pids.read_text().split():
         assert not _alive(int(pid))
+
+
+INTERRUPTED = """
+import sys
+from gezelctl.observe.run import ask
+from gezelctl.observe.threads import each
+try:
+    each(sys.argv[1:], lambda program: ask((program,), {}, 60))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_leaves_nothing_that_worker_threads_asked(tmp_path: Path) -> None:
+    marks = [tmp_path / f"pid-{number}" for number in range(3)]
+    programs = [str(script(tmp_path / f"p{n}", f"echo $$ > {mark}; exec sleep 300")) for n, mark in enumerate(marks)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    asking = subprocess.Popen([sys.executable, "-c", INTERRUPTED, *programs], stderr=subprocess.PIPE, env=env)
+    deadline = time.monotonic() + 10
+    while not all(mark.exists() and mark.read_text() for mark in marks):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    asking.send_signal(signal.SIGINT)
+    _, errors = asking.communicate(timeout=10)
+    assert (asking.returncode, errors) == (130, b"")
+    assert [mark for mark in marks if _alive(int(mark.read_text()))] == []
+
+
+def test_an_interrupt_waits_until_a_child_is_known(tmp_path: Path) -> None:
+    """The signal comes while Popen forks: as soon as it may, the child is ended."""
+    mark = tmp_path / "pid"
+    program = script(tmp_path / "p", f"echo $$ > {mark}; kill -INT $PPID; exec sleep 300")
+    for _ in range(5):
+        mark.unlink(missing_ok=True)
+        with pytest.raises(KeyboardInterrupt):
+            ask((str(program),), {}, 30)
+        assert not mark.exists() or not _alive(int(mark.read_text()))
 
 
 def _alive(pid: int) -> bool:
