@@ -48,8 +48,8 @@ class Installer:
         """Carry out the file actions of one payload and return its new manifest.
 
         Files of the old payload that neither `actions` nor the companions of `meta` name are removed at the end, unless
-        `keep_others` (a narrowed plan does not know what the other servers need). Raises FetchError and GgufError with codes; nothing is
-        published then, and files that arrived whole wait as `.partial` for the next run.
+        `keep_others` (a narrowed plan does not know what the other servers need). Raises FetchError and GgufError with
+        codes; nothing is published then, and files that arrived whole wait as `.partial` for the next run.
         """
         directory = self.paths.payload_dir(meta.engine, meta.model_id)
         # two stacks may share a store: their locks differ, and both would write the same `.partial`

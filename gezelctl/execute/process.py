@@ -129,7 +129,8 @@ def start(
     require_port(spec.host, spec.port)
     _write_configs(paths, spec)
     if any(str(paths.slots(spec.server)) in argument for argument in spec.argv):
-        paths.slots(spec.server).mkdir(parents=True, exist_ok=True)
+        # the engine writes saved slots, which hold what people asked, with the default mode
+        paths.slots(spec.server).mkdir(mode=0o700, parents=True, exist_ok=True)
     log = _prepare_log(paths.log(spec.server))
     key = hmac_key(paths) if secrets else b""
     record = RunRecord(

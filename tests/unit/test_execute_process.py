@@ -270,6 +270,12 @@ def test_a_configuration_is_written_in_its_own_place_only(paths: Paths, starter:
     assert not (tmp_path / "evil").exists()
 
 
+def test_saved_slots_are_for_nobody_else(paths: Paths, starter: Starter) -> None:
+    slots = paths.slots("chat")
+    starter(launch("chat", "--slot-save-path", f"{slots}/"))
+    assert (slots.is_dir(), slots.stat().st_mode & 0o077) == (True, 0)
+
+
 def test_a_large_log_is_rotated_at_the_start_and_the_offset_marks_this_start(paths: Paths, starter: Starter) -> None:
     log = paths.log("chat")
     log.parent.mkdir()
