@@ -131,7 +131,12 @@ class CatalogPrice:
         if not free.cards or not self.device:
             return Placed(Demand(nowhere, total), Offload(), figures) if total <= free.ram else None
         if self._moe and not self._settings.sets_offload:
-            return self._fit_moe(ask, figures, total, free, fast=fast)
+            return self._fit_moe(ask, figures, total, room, fast=fast)
+        return self._spilled(figures, total, room, fast=fast)
+
+    def _spilled(self, figures: Figures, total: int, room: Room, *, fast: bool) -> Placed | None:
+        """On the cards, and what they cannot hold in RAM where the engine's own fit puts it."""
+        free = room.free
         spill = total - sum(free.cards)
         if spill <= 0:
             return Placed(Demand(_spread(total, free.cards), 0), self._offload(), figures)
@@ -150,8 +155,9 @@ class CatalogPrice:
             cpu_moe=self._settings.flag("cpuMoe", default=False),
         )
 
-    def _fit_moe(self, ask: Ask, figures: Figures, total: int, free: Demand, *, fast: bool) -> Placed | None:
-        resident = self.resident(ask)
+    def _fit_moe(self, ask: Ask, figures: Figures, total: int, room: Room, *, fast: bool) -> Placed | None:
+        """All experts in RAM, or what the engine's own fit makes of them where RAM does not hold them all."""
+        resident, free = self.resident(ask), room.free
         vram = sum(free.cards)
         plan = moe.plan_moe(vram - (total - resident), resident_bytes=resident)
         if plan is None and total <= vram:
@@ -159,7 +165,7 @@ class CatalogPrice:
         residue = resident * _MOE_RESIDUE_PERCENT // 100
         on_cards = total - resident + residue
         if fast or on_cards > vram or resident - residue > free.ram:
-            return None
+            return self._spilled(figures, total, room, fast=fast)
         offload = Offload(decided=True, n_gpu_layers=moe.ALL_LAYERS, cpu_moe=True)
         return Placed(Demand(_spread(on_cards, free.cards), resident - residue), offload, figures)
 
