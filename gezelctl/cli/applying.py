@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from gezelctl.execute.context import ApplyResult, ExecContext
     from gezelctl.execute.report import Reporter
 
+_HINTED = 5
+"""So many addresses are still a hint and not a list."""
+
 
 def read_saved(path: Path) -> Plan:
     """A plan made with `plan --out`, seal checked. Raises UsageFault, StalePlan or RefusedError."""
@@ -108,6 +111,7 @@ class Applying:
             show_plan(self.output, plan, "text")
         require_valid(plan)
         if not plan.applyable:
+            self._hint_rest(plan)
             raise RefusedError(_why_not(plan), cure=_cure(plan) or "Correct models.yaml or the host, then plan again.")
         if self.expect_digest and plan.digest != self.expect_digest:
             raise RefusedError(
@@ -115,6 +119,12 @@ class Applying:
                 cure="Review this plan, or find out what changed since.",
             )
         _guard_prune(plan, allow_empty=self.allow_empty)
+
+    def _hint_rest(self, plan: Plan) -> None:
+        """How to carry out on purpose what is not blocked (decision 10)."""
+        blocked = [c.address for c in plan.changes if c.action == "blocked" and c.address.startswith("server.")]
+        if plan.summary.changes and 0 < len(blocked) <= _HINTED and not self.options.only:
+            self.output.hint(f"the rest alone: add {' '.join(f'--except {a}' for a in blocked)}")
 
     def _changes(self, plan: Plan) -> bool:
         return plan.summary.changes > 0

@@ -35,6 +35,21 @@ COMMANDS: dict[str, str] = {
 }
 
 
+_ELSEWHERE = {
+    "start": "apply",
+    "up": "apply",
+    "restart": "apply --restart NAME",
+    "prune": "apply --prune",
+    "stop": "destroy, or apply --prune for what is no longer in the file",
+    "down": "destroy",
+    "delete": "destroy",
+    "diff": "plan",
+    "ps": "status",
+    "list": "status",
+}
+"""What other tools call it."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported only when they run; the list comes from COMMANDS."""
 
@@ -56,7 +71,8 @@ class LazyGroup(click.Group):
             import difflib
 
             near = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            meant = _ELSEWHERE.get(name) or next(iter(near), "")
+            hint = f" Did you mean {meant}?" if meant else ""
             raise click.UsageError(f"No such command: {name}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -97,6 +113,8 @@ def run(argv: list[str] | None = None) -> int:
     try:
         result = cli.main(args=argv, prog_name="gezelctl", standalone_mode=False)
     except click.ClickException as error:
+        if isinstance(error, click.UsageError) and error.message.endswith((".yaml)", ".yml)")):
+            error = click.UsageError(f"{error.message}. A file is named with -f.", error.ctx)
         error.show()
         return ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
     except (click.Abort, KeyboardInterrupt):

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from gezelctl.config.hints import show
-from gezelctl.config.overlay import items, mapping, text
+from gezelctl.config.overlay import called, items, mapping, text
 from gezelctl.config.report import Report
 from gezelctl.config.settings import ENGINE_SETTINGS
 
@@ -102,7 +102,7 @@ def _check_model(server: dict[str, Any], path: Path, report: Report) -> None:
         )
     elif model is None and source is None:
         cure = "add model: CATALOG-ID, or source: {path: FILE.gguf}"
-        report.error("E0115", path, f"server {text(server.get('name'))} has neither model nor source", cure)
+        report.error("E0115", path, f"{called(server, path[-1])} has neither model nor source", cure)
     if text(model) and not _MODEL.fullmatch(text(model)):
         cure = "write the catalog's id, with @version if it is to stay at one"
         report.error("E0106", (*path, "model"), f"{show(model)} is not a model id", cure)

@@ -21,7 +21,7 @@ from gezelctl.config.check_server import (
 )
 from gezelctl.config.diagnostics import Place
 from gezelctl.config.hints import did_you_mean, show
-from gezelctl.config.overlay import items, mapping, overlay, overlay_backend, program_forms, text
+from gezelctl.config.overlay import called, items, mapping, overlay, overlay_backend, program_forms, text
 from gezelctl.config.redact import holds_token, is_secret_key
 from gezelctl.config.report import Report
 from gezelctl.config.settings import ENGINE_SETTINGS
@@ -224,7 +224,7 @@ def _check_engines(view: _View, report: Report) -> None:
         name = server["backend"] if server.get("backend") is not None else view.defaults.get("backend")
         if name is None:
             cure = f"add backend: to the server or to defaults{_known(view.backends)}"
-            report.error("E0113", path, f"server {text(server.get('name'))} has no backend{where}", cure)
+            report.error("E0113", path, f"{called(server, index)} has no backend{where}", cure)
         elif isinstance(name, str) and name not in view.backends:
             if server.get("backend") is not None:
                 _check_backend_name(server, (*path, "backend"), view.backends, report)

@@ -53,5 +53,11 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def called(server: Mapping, index: int | str) -> str:
+    """A server in words, also one without a name."""
+    name = text(server.get("name"))
+    return f"server {name}" if name else f"models[{index}]"
+
+
 def _given(override: Mapping) -> Mapping:
     return {key: value for key, value in override.items() if value is not None}

@@ -155,6 +155,11 @@ def _wrong_type(path: Path, error: Any, report: Report) -> None:
     )
 
 
+_PATH_MAPPINGS = frozenset({"store", "source"})
+_PLAIN_PATH = re.compile(r"[~./\w][\w./+@-]*")
+"""What may stand unquoted in a flow mapping, and is no URL."""
+
+
 def _any_of(types: list[str]) -> str:
     *most, last = (_WORDS[name] for name in types)
     return f"{', '.join(most)} or {last}" if most else last
@@ -164,13 +169,16 @@ def _type_cure(types: list[str], value: Any, key: str) -> str:
     if "boolean" in types and isinstance(value, str) and value.lower() in _TRUE_WORDS:
         return f"write {_TRUE_WORDS[value.lower()]}; in YAML 1.2 {value} is text"
     if "string" in types and isinstance(value, bool | int | float):
-        return f'put it in quotes: {key}: "{value}"' if not isinstance(value, bool) else "put it in quotes"
+        # only a whole number is shown: 1e3 and 1.10 were written otherwise than they read now
+        return f'put it in quotes: {key}: "{value}"' if type(value) is int else "put it in quotes"
     if types == ["integer"] and isinstance(value, str) and value.strip().isdigit():
         return f"write it without quotes: {key}: {value.strip()}"
     if types == ["integer"] and isinstance(value, float):
         return "write a number without a fraction"
     if types == ["array"]:
         return f"write {key}: []" if value is None else f"write a list: {key}: [ … ]"
+    if types == ["object"] and key in _PATH_MAPPINGS and isinstance(value, str) and _PLAIN_PATH.fullmatch(value):
+        return f"write {key}: {{path: {value}}}"
     if types == ["object"]:
         return f"write keys and values: {key}: {{ … }}"
     return f"write {_any_of(types)}"

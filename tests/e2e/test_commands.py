@@ -45,10 +45,12 @@ def test_exit_codes_are_unique_and_documented() -> None:
     [
         (["plna"], "No such command: plna. Did you mean plan?"),
         (["xyzzy"], "No such command: xyzzy."),
+        (["restart", "chat"], "Did you mean apply --restart NAME?"),
+        (["plan", "models.yaml"], "A file is named with -f."),
         (["plan", "--bogus"], "No such option"),
         (["plan", "--detailed"], "No such option"),
         (["plan", "-o", "xml"], "'xml' is not one of 'text', "),
-        (["apply"], "Missing option -f/--file (or set GEZELCTL_FILE)."),
+        (["apply"], "Missing option -f/--file (or set GEZELCTL_FILE): "),
         (["destroy"], "Missing option -f/--file"),
         (["apply", "no-such-plan.json"], "no-such-plan.json: No such file or directory"),
         (["plan", "--against", "yesterday"], "Write live or snapshot=FILE."),
@@ -96,7 +98,7 @@ def test_apply_asks_and_without_a_terminal_refuses(lab: Lab) -> None:
     lab.apply()
     done = lab.run("destroy", "-f", "models.yaml")
     assert done.code == 7
-    assert "This deletes 1 server(s) of stack lab." in done.err
+    assert "This deletes 1 server of stack lab." in done.err
     assert alive(lab.pid("chat"))
 
 

@@ -86,9 +86,12 @@ def test_an_old_snapshot_is_warned_of_and_still_used(lab: Lab) -> None:
     args = ("plan", "--against", "snapshot=lab-01.json", "--detailed-exitcode", "-o", "json")
     old = lab.run(*args)
     assert old.code == 2
-    assert "warning: the snapshot is 30 h old, older than --max-age" in old.err
+    assert "warning: the snapshot is 1 d 6 h old, --max-age is 1 d: " in old.err
     assert old.json()["against"]["ageS"] >= 30 * 3600, "warnings do not disturb the data"
     assert "warning" not in lab.run(*args, "--max-age", "2d").err
+    document["observedAt"] = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    path.write_text(json.dumps(document))
+    assert "which is still to come" in lab.run(*args).err
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
+from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.engines.types import SecretEnv, Value
 from gezelctl.errors import UsageFault
 from gezelctl.plan.explain import render_explain
@@ -43,6 +44,42 @@ def test_explain(snapshot: SnapshotAssertion) -> None:
     with pytest.raises(UsageFault) as caught:
         render_explain(plan, "server.qwen3-8")
     assert caught.value.cure == "Did you mean server.qwen3-8b?"
+
+
+def test_the_addresses_wrap_at_the_width() -> None:
+    plan = planmake.plan(*(planmake.create(f"server-number-{n}", 8000 + n) for n in range(40)))
+    lines = render_text(plan, width=60).splitlines()
+    wrapped = [line for line in lines if line.startswith("          + ")]
+    assert len(wrapped) > 10
+    assert max(map(len, wrapped)) <= 60
+    assert sum(line.count("+ server.") for line in wrapped) == 40
+
+
+def test_a_finding_that_blocks_a_server_is_told_once() -> None:
+    cause = "cuda has no --tempp"
+    found = Diagnostic("E0301", cause, cure="Remove it.", place=planmake.place(27), address="server.coder")
+    other = Diagnostic("E0301", "cuda has no --other", cure="Remove it.", address="server.coder")
+    plan = planmake.plan(msgspec.structs.replace(planmake.blocked(), cause=cause), diagnostics=(found, other))
+    text = render_text(plan)
+    assert text.count(cause) == 1
+    assert f"blocked: {cause} (models.yaml:27, E0301)" in text
+    assert "cuda has no --other" in text
+    assert "cannot be applied: 1 blocked, 2 errors." in text
+
+
+def test_what_waits_for_something_blocked_only_names_it() -> None:
+    payload = msgspec.structs.replace(planmake.blocked(), address="payload.llama-cpp.x", cause="/x does not exist")
+    server = msgspec.structs.replace(planmake.blocked("x"), cause="payload.llama-cpp.x is blocked: /x does not exist")
+    text = render_text(planmake.plan(payload, server))
+    assert text.count("/x does not exist") == 1
+    assert re.search(r"! server\.x +blocked by payload\.llama-cpp\.x$", text, re.MULTILINE)
+
+
+def test_a_field_of_which_only_the_reason_is_known_shows_no_values() -> None:
+    change = msgspec.structs.replace(planmake.restart(), fields=(Field("config.x", reason="content differs"),))
+    text = render_text(planmake.plan(change))
+    assert "content differs" in text
+    assert "not set" not in text
 
 
 def test_no_changes_is_one_line_that_says_what_was_compared() -> None:
