@@ -176,6 +176,10 @@ class Applying:
             self._result(result)
         for line in _summary(result, shown=progress.mode in {"plain", "tty"}):
             self.output.note(line) if result.exit_code == ExitCode.OK else self.output.problem(line)
+        for failure in result.failed:
+            kind, _, name = failure.address.partition(".")
+            if kind == "server" and failure.proof:
+                self.output.hint(f"the whole log: gezelctl logs {name} -f {' -f '.join(self.files)}")
         return result.exit_code
 
     def _result(self, result: ApplyResult) -> None:

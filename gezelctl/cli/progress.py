@@ -17,6 +17,8 @@ _COLUMNS = 80
 _REFRESH_S = 0.1
 _PLAIN_S = 10.0
 _PLAIN_SHARE = 0.1
+_PLAIN_FROM_S = 0.2
+"""What is done sooner needs no lines of progress: its "done" follows at once."""
 _RATE_WINDOW_S = 5.0
 
 
@@ -39,6 +41,7 @@ class Transfer:
     def __init__(self, now: float) -> None:
         self.done = 0
         self.total = 0
+        self.began = now
         self.shown_at = now
         self.shown_done = 0
         self._samples: list[tuple[float, int]] = []
@@ -112,6 +115,8 @@ class Progress:
             if self.mode == "tty":
                 if now - self._drawn_at >= _REFRESH_S or done == total:
                     self._draw(now)
+            elif self.mode == "plain" and now - transfer.began < _PLAIN_FROM_S:
+                return
             elif transfer.due(now) or (done == total and transfer.shown_done != done):
                 transfer.shown_at, transfer.shown_done = now, done
                 self._plain(address, transfer, now)

@@ -200,9 +200,13 @@ def _model(named: str, place: Place) -> Subject:
     if server is not None:
         return server
     if not place.catalogs:
+        address = f"server.{named}"
+        servers = place.session.resolved if place.session else ()
         raise UsageFault(
             f"{named}: there is no such file, and no catalog to look a model up in",
-            cure="Name a .gguf file, an address, or a catalog with --catalog or -f models.yaml.",
+            cure=f"Did you mean {address}?"
+            if any(item.server.address == address for item in servers)
+            else "Name a .gguf file, an address, or a catalog with --catalog or in models.yaml.",
         )
     base_dir = place.session.desired.base_dir if place.session else ""
     model = Catalogs(place.catalogs, base_dir).find(named)

@@ -31,7 +31,7 @@ ACTIONS: Final[dict[str, str]] = {
     "restart": "restarting",
     "delete": "stopping",
     "fetch": "downloading",
-    "link": "bringing into the store",
+    "link": "bringing in",
 }
 """Every action that is carried out, with the word for it while it is under way."""
 
