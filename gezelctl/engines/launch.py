@@ -1,9 +1,6 @@
 """From the desired state of one server to the exact process: pure, and equal for equal input.
 
-Finding codes of this layer: E0300 an engine build that cannot be used, E0301 a flag that the build lacks, E0302 a
-value that the build does not take, E0303 a reserved flag, E0304 a value out of range, E0305 KV cache type, E0306
-speculation, E0307 projector, E0308 environment, E0309 context above training length, E0310 set twice, E0311 not
-supported by the engine, E0312 an option of the other engine, E0313 chat template, E0314 a header without layers.
+The findings of this layer are E0300 to E0315 of docs/codes.md.
 """
 
 from __future__ import annotations

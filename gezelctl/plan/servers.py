@@ -116,7 +116,7 @@ def _engine_changes(
     cure = "The command line of the plan is made for the new build; set what you rely on in engineOptions or extraArgs."
     return tuple(
         Diagnostic(
-            code="E0314",
+            code="E0315",
             summary=summary,
             cure=cure,
             severity="warning",

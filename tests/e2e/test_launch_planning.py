@@ -213,7 +213,7 @@ def test_a_new_build_is_announced_with_every_flag_that_changes(
     lab.apply()
     lab.edit(str(old_llama_server), str(llama_server))
     plan = lab.ok("plan", "-o", "json").json()
-    found = [d["summary"] for d in plan["diagnostics"] if d["code"] == "E0314"]
+    found = [d["summary"] for d in plan["diagnostics"] if d["code"] == "E0315"]
     old, new = (_defaults(program) for program in (old_llama_server, llama_server))
     given = set(lab.record("chat")["launch"]["argv"])
     differing = {name for name in old.keys() & new.keys() - given if old[name] and new[name] and old[name] != new[name]}

@@ -1,4 +1,4 @@
-"""What changes for a server with its engine build: flags that are gone, and defaults that are others now (E0314)."""
+"""What changes for a server with its engine build: flags that are gone, and defaults that are others now (E0315)."""
 
 from __future__ import annotations
 
