@@ -6,6 +6,7 @@ GezelctlError                1   failed
 ├── RefusedError             7   protection, does not fit, or needs --yes and cannot ask
 ├── LockedError              6   the lock was not free within the timeout
 ├── StalePlan                5   the saved plan no longer fits
+├── UnknownHost              8   what runs on the host could not be observed
 ├── UnhealthyError           3   everything was applied, but something does not serve
 ├── GgufError                1   a GGUF file is broken, hostile, or not a GGUF
 ├── FetchError               1   a payload or engine could not be fetched or verified
@@ -67,6 +68,10 @@ class LockedError(GezelctlError, TimeoutError):
 
 class StalePlan(GezelctlError):
     exit_code = ExitCode.STALE
+
+
+class UnknownHost(GezelctlError):
+    exit_code = ExitCode.UNKNOWN
 
 
 class UnhealthyError(GezelctlError):

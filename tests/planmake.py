@@ -159,7 +159,7 @@ def kept(name: str = "old-mistral") -> Change:
         action="keep",
         reason="prune_off",
         cause="ours and running as pid 77, but not in models.yaml: kept, since pruning is off",
-        cure="remove it with: gezelctl apply --prune",
+        cure="remove it with --prune",
     )
 
 

@@ -213,7 +213,7 @@ def plan_leftover(fact: ServerFact, *, prune: bool, destroy: bool) -> Change | N
         action="keep",
         reason="prune_off",
         cause=f"ours and {state}, but not in models.yaml: kept, since pruning is off",
-        cure="remove it with: gezelctl apply --prune",
+        cure="remove it with --prune",
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from gezelctl import __version__
-from gezelctl.store.files import StateError
+from gezelctl.store.files import StateError, access_fault
 from gezelctl.store.layout import Paths
 from gezelctl.store.types import Event
 
@@ -131,11 +131,13 @@ def rotate(path: Path, keep: int) -> None:
 
 
 def read_events(paths: Paths) -> Iterator[Event]:
-    """The events of the current log, oldest first; a torn or unknown line is passed over."""
+    """The events of the current log, oldest first; a torn or unknown line is passed over. Raises StateError."""
     try:
         lines = paths.events.read_bytes().splitlines()
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise access_fault("read", paths.events, error) from error
     for line in lines:
         try:
             yield msgspec.json.decode(line, type=Event)

@@ -38,7 +38,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644) -> None:
             raise
         sync_directory(path.parent)
     except OSError as error:
-        raise _failed("written", path, error) from error
+        raise access_fault("written", path, error) from error
 
 
 def create_exclusive(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
@@ -55,7 +55,7 @@ def create_exclusive(path: Path, data: bytes, *, mode: int = 0o644) -> bool:
             temporary.unlink(missing_ok=True)
         sync_directory(path.parent)
     except OSError as error:
-        raise _failed("written", path, error) from error
+        raise access_fault("written", path, error) from error
     return True
 
 
@@ -75,7 +75,7 @@ def read_struct(path: Path, kind: type[T]) -> T | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise _failed("read", path, error) from error
+        raise access_fault("read", path, error) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StateError(
             f"{path} is damaged: {error}", cure="move it away and apply again", code="STATE_DAMAGED"
@@ -97,7 +97,8 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _failed(verb: str, path: Path, error: OSError) -> StateError:
+def access_fault(verb: str, path: Path, error: OSError) -> StateError:
+    """What to say of a state file that the system does not let us use."""
     if error.errno in NO_SPACE:
         return StateError(
             f"{path}: cannot be {verb}: the disk is full", cure="free some space, then apply again", code="DISK_FULL"

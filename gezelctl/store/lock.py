@@ -18,7 +18,7 @@ from typing import Final, Self
 import msgspec
 
 from gezelctl.errors import LockedError, RefusedError
-from gezelctl.store.files import StateError, encode, read_struct, write_atomic
+from gezelctl.store.files import StateError, access_fault, encode, read_struct, write_atomic
 from gezelctl.store.layout import Paths
 
 SILENT_S: Final = 0.4
@@ -189,11 +189,13 @@ def _same(descriptor: int, directory: Path) -> bool:
 
 def current_holder(paths: Paths) -> LockHolder | None:
     """Who holds the lock now; None when it is free, whatever the holder file says. A holder that did not say who it
-    is has pid 0."""
+    is has pid 0. Raises StateError when the lock cannot be looked at."""
     try:
         descriptor = os.open(paths.lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise access_fault("read", paths.lock, error) from error
     try:
         if try_flock(descriptor, str(paths.lock)):
             return None

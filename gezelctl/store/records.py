@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 from gezelctl.catalog.names import SHA256, STORE_ID
-from gezelctl.errors import StalePlan
+from gezelctl.errors import StalePlan, UnknownHost
 from gezelctl.store.files import StateError, create_exclusive, encode, read_struct, write_atomic
 from gezelctl.store.layout import Paths
 from gezelctl.store.types import RunRecord, StackState
@@ -46,7 +46,10 @@ def read_record(paths: Paths, server: str) -> RunRecord | None:
 
 
 def read_records(paths: Paths) -> tuple[tuple[RunRecord, ...], tuple[str, ...]]:
-    """All run records sorted by server, and one line for each file that cannot be read."""
+    """All run records sorted by server, and one line for each file that cannot be read.
+
+    Raises UnknownHost when the folder itself cannot be read: that is not the same as a host without servers.
+    """
     records: list[RunRecord] = []
     problems: list[str] = []
     for path in _record_files(paths):
@@ -67,6 +70,11 @@ def _record_files(paths: Paths) -> list[Path]:
         return sorted(p for p in paths.runs.iterdir() if p.suffix == ".json" and STORE_ID.match(p.stem))
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise UnknownHost(
+            f"{paths.runs} cannot be read: {error.strerror}: what runs here is not known",
+            cure="Run gezelctl as the user who applied, or set GEZELCTL_STATE_DIR to your own state folder.",
+        ) from error
 
 
 def write_record(paths: Paths, record: RunRecord) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gezelctl.config.secrets import Secret, mask
-from gezelctl.errors import StalePlan
+from gezelctl.errors import StalePlan, UnknownHost
 from gezelctl.store.digests import file_sha256
 from gezelctl.store.events import EventLog, read_events
 from gezelctl.store.files import StateError
@@ -285,6 +285,22 @@ def test_digests_are_right_with_and_without_the_cache(tmp_path_factory: pytest.T
     (root / "f").write_bytes(data)
     assert file_sha256(root / "f", None) == file_sha256(root / "f", root / "c") == file_sha256(root / "f", root / "c")
     assert file_sha256(root / "f", root / "c") == sha(data)
+
+
+def test_a_state_folder_that_may_not_be_read_is_not_an_empty_one(paths: Paths) -> None:
+    """As root, who may read everything, only what fails for root too: a loop of links."""
+    write_record(paths, record("a"))
+    if os.geteuid() == 0:
+        paths.runs.rename(paths.state / "away")
+        paths.runs.symlink_to("runs")
+    else:
+        paths.runs.chmod(0)
+    with pytest.raises(UnknownHost) as caught:
+        read_records(paths)
+    if not paths.runs.is_symlink():
+        paths.runs.chmod(0o700)
+    assert caught.value.exit_code == 8
+    assert "GEZELCTL_STATE_DIR" in caught.value.cure
 
 
 def test_an_unchanged_file_is_not_read_again_and_a_changed_one_is(tmp_path: Path) -> None:
