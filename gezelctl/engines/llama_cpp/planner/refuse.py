@@ -6,14 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gezelctl.engines.llama_cpp.planner.budget import GIB, HostMemory
+from gezelctl.engines.llama_cpp.planner.budget import GIB, UNLIMITED, HostMemory
 from gezelctl.engines.llama_cpp.planner.coresidency import shortfall
 from gezelctl.engines.llama_cpp.planner.kvchoice import FULL, HALF
 from gezelctl.engines.llama_cpp.planner.one import Candidate
-from gezelctl.engines.llama_cpp.planner.types import FitRow, Refusal, Room
+from gezelctl.engines.llama_cpp.planner.types import Ask, Demand, FitRow, Refusal, Room
 
 DOES_NOT_FIT = "E0320"
 TOGETHER = "E0321"
+HOST_RESERVE = 4 * GIB
+"""Of RAM, never offered to servers."""
 _LEAST_CONTEXT = 2048
 _NAMED = 4
 _MOST_SLOTS = 4
@@ -28,7 +30,7 @@ def refusal(candidate: Candidate, alone: Room, left: Room, residents: Mapping[st
     """A server that would fit alone is refused for its company, another for its size."""
     ask = candidate.smallest()
     fits_alone = candidate.price.fit(ask, alone) is not None
-    needed = candidate.price.resident(ask) + candidate.price.slot_bytes(ask) * ask.slots
+    needed = needed_bytes(candidate, ask)
     wanted = f"{ask.slots} slot{'s' if ask.slots != 1 else ''} of {ask.context} tokens ({ask.kv})"
     table = fitting(candidate, left)
     if fits_alone and residents:
@@ -40,7 +42,24 @@ def refusal(candidate: Candidate, alone: Room, left: Room, residents: Mapping[st
         return Refusal(TOGETHER, summary, cure, _field(candidate), table)
     summary = f"{wanted} needs {gib(needed)}; this host has {_limits(candidate.host)}"
     cure = _table_cure(candidate, table) or "Use a smaller model or quantisation."
+    cure += _share_cure(candidate.host, needed)
     return Refusal(DOES_NOT_FIT, summary, cure, _field(candidate), table)
+
+
+def needed_bytes(candidate: Candidate, ask: Ask) -> int:
+    """What an ask takes on a host of this kind that has no limit, buffers included."""
+    endless = Demand(tuple(UNLIMITED for _ in candidate.host.cards), UNLIMITED)
+    placed = candidate.price.fit(ask, Room(endless, alone=True))
+    if placed is None:
+        return candidate.price.resident(ask) + candidate.price.slot_bytes(ask) * ask.slots
+    return placed.demand.total
+
+
+def _share_cure(host: HostMemory, needed: int) -> str:
+    """The share of RAM that is planned with is a rule of ours; a machine that is there to serve may give more."""
+    if host.shape == "unified" or needed > host.card_bytes + host.ram_total_bytes - HOST_RESERVE:
+        return ""
+    return f" Or set defaults.memoryMib: {-(-needed // GIB) * 1024}, if this host may give its servers that much."
 
 
 def _named(residents: Mapping[str, int]) -> str:
