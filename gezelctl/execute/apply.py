@@ -13,13 +13,15 @@ from typing import Final
 from msgspec.structs import replace
 
 from gezelctl.config.secrets import Secret, mask
-from gezelctl.errors import ExitCode, FetchError, GezelctlError, RefusedError
+from gezelctl.engines.llama_cpp.planner.moe import planned_experts
+from gezelctl.engines.types import LaunchSpec
+from gezelctl.errors import ExitCode, FetchError, GezelctlError, RefusedError, UnhealthyError
 from gezelctl.execute.context import ApplyResult, ExecContext, StepFailure, step_failure
 from gezelctl.execute.engines import install_engine
 from gezelctl.execute.fetch import Fetcher
 from gezelctl.execute.install import Installer
 from gezelctl.execute.interrupt import Interrupts
-from gezelctl.execute.learn import DrafterDiedError, drafter_digest
+from gezelctl.execute.learn import DrafterDiedError, StarvedError, drafter_digest
 from gezelctl.execute.servers import ServerSteps
 from gezelctl.plan.types import Change, PayloadMeta, Plan
 from gezelctl.store.events import EventLog
@@ -209,22 +211,29 @@ class _Run:
         try:
             return self._servers.step(change, name)
         except DrafterDiedError as error:
-            return self._without_drafter(change, name, error)
+            if error.forced:
+                raise
+            message = self._once_more(change, name, error, "without", lambda launch: not drafter_digest(launch))
+            return f"{message}; but without its draft model: {error.reason}"
+        except StarvedError as error:
+            placed = error.placed
+            less = "with less of it on the GPU"
+            message = self._once_more(change, name, error, less, lambda new: planned_experts(new.values) != placed)
+            return f"{message}; but {less}: {error.reason}"
 
-    def _without_drafter(self, change: Change, name: str, error: DrafterDiedError) -> str:
-        """Start a server once more as the plan is now that its draft model is known not to work.
+    def _once_more(
+        self, change: Change, name: str, error: UnhealthyError, how: str, helps: Callable[[LaunchSpec], bool]
+    ) -> str:
+        """Start a server once more as the plan is now that what took it down is known.
 
-        Raises `error` when models.yaml insists on the draft model, or nothing else can be planned.
+        Raises `error` when no other launch can be planned that `helps`.
         """
-        if error.forced or self._ask_again is None:
-            raise error
-        plan = self._ask_again()
+        plan = self._ask_again() if self._ask_again else self._plan
         again = next((c for c in plan.changes if c.address == change.address and c.action in ACTIONS), None)
-        if again is None or again.launch is None or drafter_digest(again.launch):
+        if again is None or again.launch is None or not helps(again.launch):
             raise error
-        self._context.reporter.on_step(change.address, "note", f"{error.message}; starting it without")
-        message = ServerSteps(plan, self._context, self._secrets).step(again, name)
-        return f"{message}; but without its draft model: {error.reason}"
+        self._context.reporter.on_step(change.address, "note", f"{error.message}; starting it {how}")
+        return ServerSteps(plan, self._context, self._secrets).step(again, name)
 
     def _engine(self, change: Change, backend: str) -> str:
         archive = self._context.archives.get(backend)

@@ -13,7 +13,7 @@ from gezelctl.config.secrets import Secret
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.errors import GezelctlError, UnhealthyError
 from gezelctl.execute.context import ExecContext
-from gezelctl.execute.learn import blame_drafter, measure
+from gezelctl.execute.learn import blame_drafter, blame_memory, measure
 from gezelctl.execute.process import Child, Rejoined, rejoin, start, stop
 from gezelctl.execute.prove import Prover, read_log
 from gezelctl.plan.types import Change, Plan
@@ -86,7 +86,8 @@ class ServerSteps:
             if code is None:
                 raise
             lines = read_log(Path(child.record.log), child.record.log_offset)
-            raise blame_drafter(self._context, launch, error, lines, code) from error
+            told = blame_drafter(self._context, launch, error, lines, code)
+            raise (blame_memory(self._context, launch, error, lines, code) if told is error else told) from error
         finally:
             child.detach()
 

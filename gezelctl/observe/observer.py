@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -27,10 +28,12 @@ from gezelctl.observe.types import EngineProbe, Flag, Live, MemoryReading, Obser
 from gezelctl.observe.vocabs import read_vocabs
 from gezelctl.store.files import StateError
 from gezelctl.store.layout import Paths
-from gezelctl.store.learned import read_broken, read_measured
+from gezelctl.store.learned import read_broken, read_measured, read_starved
 from gezelctl.store.manifests import scan
 from gezelctl.store.records import read_records, read_state
-from gezelctl.store.types import MeasuredMemory, RunRecord, StackState
+from gezelctl.store.types import RunRecord
+
+T = TypeVar("T")
 
 API_KEY_VARIABLE = {"llama-cpp": "LLAMA_API_KEY", "mlx": "GEZELCTL_MLX_API_KEY"}
 """Where each engine reads its API key from."""
@@ -106,9 +109,10 @@ def observe(
         headers=headers.found,
         vocabs=vocabs,
         former_flags=_former_flags(recorded, engines, paths),
-        broken_drafters=_broken(paths, problems),
-        measured=_measured(paths, problems),
-        state=_state(paths, problems),
+        broken_drafters={key: broken.reason for key, broken in _learned(read_broken, paths, problems).items()},
+        starved=_learned(read_starved, paths, problems),
+        measured=_learned(read_measured, paths, problems),
+        state=_told(read_state, paths, problems),
         store_path=str(paths.store),
         state_path=str(paths.state),
         problems=tuple(problems),
@@ -228,25 +232,15 @@ def _former_flags(
     return {digest: flags for digest, flags in found.items() if flags}
 
 
-def _broken(paths: Paths, problems: list[str]) -> dict[str, str]:
+def _learned(read: Callable[[Paths], dict[str, T]], paths: Paths, problems: list[str]) -> dict[str, T]:
+    """Sorted, so that equal knowledge has equal bytes."""
+    return dict(sorted((_told(read, paths, problems) or {}).items()))
+
+
+def _told(read: Callable[[Paths], T], paths: Paths, problems: list[str]) -> T | None:
+    """What a file of the state says, None when it cannot be read: that is a problem, never the end of a plan."""
     try:
-        return {key: broken.reason for key, broken in sorted(read_broken(paths).items())}
-    except StateError as error:
-        problems.append(f"{error.message}; {error.cure}")
-        return {}
-
-
-def _measured(paths: Paths, problems: list[str]) -> dict[str, MeasuredMemory]:
-    try:
-        return dict(sorted(read_measured(paths).items()))
-    except StateError as error:
-        problems.append(f"{error.message}; {error.cure}")
-        return {}
-
-
-def _state(paths: Paths, problems: list[str]) -> StackState | None:
-    try:
-        return read_state(paths)
+        return read(paths)
     except StateError as error:
         problems.append(f"{error.message}; {error.cure}")
         return None

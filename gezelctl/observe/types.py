@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from gezelctl.gguf.types import GgufSummary, VocabDigest
-from gezelctl.store.types import InstalledPayload, MeasuredMemory, RunRecord, StackState
+from gezelctl.store.types import InstalledPayload, MeasuredMemory, RunRecord, StackState, Starved
 
 
 class Flag(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -192,6 +192,8 @@ class Observed(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_defa
     """sha256 → vocabulary, of the targets and draft models of this host that are on its disks."""
     broken_drafters: dict[str, str] = {}
     """"<engine digest>/<sha256 of the drafter>" → how that pair took a server down."""
+    starved: dict[str, Starved] = {}
+    """"<engine digest>/<sha256 of the weights>" → the last launch of that pair that ran out of device memory."""
     measured: dict[str, MeasuredMemory] = {}
     """"<engine digest>/<architecture>" → the last start that was measured."""
     former_flags: dict[str, tuple[Flag, ...]] = {}

@@ -15,6 +15,7 @@ from gezelctl.engines.llama_cpp.planner import (
     decide,
     host_memory,
 )
+from gezelctl.engines.llama_cpp.planner.moe import launched_experts, planned_experts
 from gezelctl.engines.llama_cpp.planner.placement import engine_names
 from gezelctl.engines.llama_cpp.planner.refuse import DOES_NOT_FIT, TOGETHER
 from gezelctl.engines.types import LaunchSpec, Scalar
@@ -26,6 +27,7 @@ from gezelctl.plan.payloads import effective_files
 from gezelctl.plan.records import recorded_launch
 from gezelctl.plan.types import Capacity
 from gezelctl.plan.units import format_bytes
+from gezelctl.store.types import Starved
 
 MEMORY_REFUSALS = frozenset({DOES_NOT_FIT, TOGETHER})
 """Refusals for want of memory; the others say that a launch is impossible as it is written."""
@@ -106,6 +108,7 @@ def _question(item: Resolved, inputs: PlanInputs) -> LaunchQuestion | None:
     weights = next((f for f in files if f.role in {"weights", "shard"}), None)
     anew = item.server.address in inputs.options.restart  # what restarts anyway need not stay as it is
     launch = (None if anew else _live_launch(fact)) or inputs.preferred.get(item.server.name)
+    starved = observed.starved.get(f"{usable.digest}/{weights.sha256}") if usable and weights else None
     question = LaunchQuestion(
         server=item.server,
         model=item.model,
@@ -116,9 +119,16 @@ def _question(item: Resolved, inputs: PlanInputs) -> LaunchQuestion | None:
         draft_gguf=companion_header(next((f for f in files if f.role == "draft"), None), observed),
         mmproj_gguf=companion_header(next((f for f in files if f.role == "mmproj"), None), observed),
         drafts=draft_paths(item, observed, inputs.locations[item.server.name]),
-        running=_settled(launch, item, files, usable, observed),
+        starved=starved,
+        running=None if _starves(launch, starved) else _settled(launch, item, files, usable, observed),
     )
     return with_drafter(question, item, observed) if item.payload.engine == "llama-cpp" else question
+
+
+def _starves(launch: LaunchSpec | None, starved: Starved | None) -> bool:
+    """Whether a launch that was shown or saved is the one that ran out of device memory."""
+    placed = planned_experts(launch.values) if launch else None
+    return placed is not None and starved is not None and placed == launched_experts(starved)
 
 
 def _settled(

@@ -120,6 +120,11 @@ class Paths:
         return self.state / "broken-drafters.json"
 
     @property
+    def starved(self) -> Path:
+        """Starts that ran out of device memory, by build and weights."""
+        return self.state / "out-of-memory.json"
+
+    @property
     def measured(self) -> Path:
         """Measured memory by engine build and architecture."""
         return self.state / "measured.json"

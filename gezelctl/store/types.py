@@ -85,6 +85,17 @@ class BrokenDrafter(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     when: str
 
 
+class Starved(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A start that ran out of device memory with experts placed by the planner, and how it had placed them."""
+
+    server: str
+    reason: str
+    when: str
+    n_gpu_layers: int | None = None
+    n_cpu_moe: int = 0
+    cpu_moe: bool = False
+
+
 class RunRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What gezelctl knows of a process it started. Written before the spawn (pid 0) and again after it.
 

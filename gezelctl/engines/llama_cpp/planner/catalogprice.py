@@ -111,9 +111,9 @@ class CatalogPrice:
 
     def notes(self) -> tuple[str, ...]:
         """How far these prices can be trusted."""
-        if self.basis == "heuristic":
-            return ("memory is estimated from file sizes; reading the header makes it exact",)
-        return ("memory is estimated from the catalog's figures; reading the header makes it exact",)
+        figures = "file sizes" if self.basis == "heuristic" else "the catalog's figures"
+        exact = f"memory is estimated from {figures}; reading the header makes it exact"
+        return (exact, *moe.starved_notes(self._question.starved))
 
     def full_swa_differs(self) -> bool:
         """Without a header the layout of windowed layers is not known, and nothing is decided about it."""
@@ -156,7 +156,13 @@ class CatalogPrice:
         )
 
     def _fit_moe(self, ask: Ask, figures: Figures, total: int, room: Room, *, fast: bool) -> Placed | None:
-        """All experts in RAM, or what the engine's own fit makes of them where RAM does not hold them all."""
+        """All experts in RAM, or what the engine's own fit makes of them where RAM does not hold them all.
+
+        Where that ran out of device memory before, the engine's own fit is the step below it.
+        """
+        step = moe.below(self._question.starved)
+        if step is not None and step.n_gpu_layers is None:
+            return self._spilled(figures, total, room, fast=fast)
         resident, free = self.resident(ask), room.free
         vram = sum(free.cards)
         plan = moe.plan_moe(vram - (total - resident), resident_bytes=resident)

@@ -65,7 +65,7 @@ class HeaderPrice:
 
     def notes(self) -> tuple[str, ...]:
         """What is known to be inexact."""
-        return read_geometry(self._gguf).notes
+        return (*read_geometry(self._gguf).notes, *moe.starved_notes(self._question.starved))
 
     def full_swa_differs(self) -> bool:
         """Whether the model has windowed layers, so that a full cache is a choice."""
@@ -101,6 +101,9 @@ class HeaderPrice:
             return self._fit_ram(ask, free)
         if self._settings.sets_offload or self._settings.keeps_offload:
             return self._fit_as_set(ask, free)
+        step = moe.below(self._question.starved)
+        if step is not None:
+            return None if fast else self._fit_step(step, ask, free)
         sets = device_sets(free.cards, tight=room.tight) if self._names else [tuple(range(len(free.cards)))]
         for cards in sets:
             offload = self._on_cards(cards, free)
@@ -130,6 +133,19 @@ class HeaderPrice:
             if placed is not None:
                 return placed
         return self._fit_layers(ask, free)
+
+    def _fit_step(self, step: moe.MoePlan, ask: Ask, free: Demand) -> Placed | None:
+        """The step of the ladder below a launch that ran out of memory: all experts in RAM, then the engine's own fit.
+
+        That one measures what is free when it starts; whether the host holds the model at all is told by layers.
+        """
+        if step.n_gpu_layers is not None:
+            bases = (msgspec.structs.replace(base, cpu_moe=True) for base in self._partial_sets(free))
+            placed = next((found for base in bases if (found := self._place(ask, base, free))), None)
+            if placed is not None:
+                return placed
+        layers = self._fit_layers(ask, free)
+        return msgspec.structs.replace(layers, offload=Offload()) if layers else None
 
     def _fewest(self, ask: Ask, base: Offload, free: Demand) -> Placed | None:
         count = self._gguf.block_count

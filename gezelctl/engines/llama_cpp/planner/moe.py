@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from gezelctl.engines.llama_cpp.planner.budget import GIB, MIB
+from gezelctl.engines.types import Value
+from gezelctl.store.types import Starved
 
 MARGIN_BYTES = GIB
 COMPUTE_BYTES = 512 * MIB
 ALL_LAYERS = -1
+_NAMES = ("nGpuLayers", "cpuMoe", "nCpuMoe")
 
 
 class MoePlan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -73,12 +76,44 @@ def kept_layers(expert_bytes: Sequence[int], left: int) -> int:
     return kept
 
 
+def planned_experts(values: Iterable[Value]) -> MoePlan | None:
+    """Where the planner put the experts of a launch; None when it placed none, or somebody set a part of it."""
+    found = {value.name: value for value in values if value.name in _NAMES}
+    if any(value.origin != "planner" for value in found.values()):
+        return None
+    layers, split = (found[name].value if name in found else None for name in ("nGpuLayers", "nCpuMoe"))
+    plan = MoePlan(
+        n_gpu_layers=layers if isinstance(layers, int) else None,
+        cpu_moe="cpuMoe" in found,
+        n_cpu_moe=split if isinstance(split, int) else 0,
+    )
+    return plan if plan.cpu_moe or plan.n_cpu_moe else None
+
+
+def launched_experts(starved: Starved) -> MoePlan:
+    """Where the experts were in a launch that ran out of device memory."""
+    return MoePlan(starved.n_gpu_layers, starved.cpu_moe, starved.n_cpu_moe)
+
+
+def below(starved: Starved | None) -> MoePlan | None:
+    """The step of the ladder that follows a launch which ran out of device memory; None when there is none."""
+    return next_plan_down(launched_experts(starved)) if starved else None
+
+
+def starved_notes(starved: Starved | None) -> tuple[str, ...]:
+    """Why a launch keeps less on the devices than their memory would take."""
+    if below(starved) is None or starved is None:
+        return ()
+    tried = "all experts in RAM" if starved.cpu_moe else f"the experts of {starved.n_cpu_moe} layers in RAM"
+    return (f"with {tried}, this engine build ran out of device memory: {starved.reason}",)
+
+
 def next_plan_down(plan: MoePlan, pinned: Sequence[str] = ()) -> MoePlan | None:
     """What to try after this plan ran out of device memory; None = give up.
 
     `pinned` names the values that somebody set: with nGpuLayers, cpuMoe and nCpuMoe all set there is nothing to try.
     """
-    if {"nGpuLayers", "cpuMoe", "nCpuMoe"} <= set(pinned):
+    if set(_NAMES) <= set(pinned):
         return None
     if plan.n_cpu_moe:
         return MoePlan(n_gpu_layers=ALL_LAYERS, cpu_moe=True)

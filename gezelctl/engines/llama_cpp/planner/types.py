@@ -12,6 +12,7 @@ from gezelctl.engines.llama_cpp.spec import SpecPlan
 from gezelctl.engines.types import Scalar, Value
 from gezelctl.gguf.types import GgufSummary, VocabDigest
 from gezelctl.observe.types import EngineProbe
+from gezelctl.store.types import Starved
 
 Basis = Literal["header", "catalog", "heuristic"]
 """Where prices come from: the file's own header (exact), the catalog's figures, or sizes alone."""
@@ -49,6 +50,8 @@ class LaunchQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     draft_bytes: int = 0
     """Bytes of the draft model when its header is not known and it is not among `files`."""
     broken_drafter: str = ""
+    starved: Starved | None = None
+    """The launch of these weights that ran out of device memory on this build: nothing above it is tried again."""
     running: Running | None = None
 
     @property
