@@ -26,7 +26,7 @@ from gezelctl.plan.inputs import PlanOptions
 @click.option("--prune", is_flag=True, help="Also delete our servers that models.yaml does not name.")
 @click.option("--allow-empty", is_flag=True, help="Let --prune delete more than half of the servers.")
 @click.option("--restart", multiple=True, type=ADDRESS, metavar="ADDR", help="Restart this server anyway; repeatable.")
-@click.option("--retry-drafters", is_flag=True, help="Try again what took an engine build down: draft models, experts on the GPU.")
+@click.option("--retry-drafters", is_flag=True, help="Try draft models, and experts on the GPU, again.")
 @offline_option
 @click.option("--wait/--no-wait", default=True, help="Wait until each server is proven to serve.")
 @click.option("--expect-digest", metavar="sha256:…", help="Refuse unless the plan has this digest.")
