@@ -7,8 +7,8 @@ import msgspec
 from gezelctl.catalog.servers import Resolved
 from gezelctl.catalog.types import PayloadFile
 from gezelctl.engines.llama_cpp.planner import LaunchQuestion
-from gezelctl.engines.llama_cpp.planner.specinput import spec_request
 from gezelctl.engines.llama_cpp.spec import SpecPlan, resolve_spec
+from gezelctl.engines.llama_cpp.specinput import spec_request
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.gguf.types import GgufSummary
 from gezelctl.observe.types import Observed

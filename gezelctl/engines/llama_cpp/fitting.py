@@ -16,8 +16,7 @@ from gezelctl.engines.llama_cpp.planner.moe import ALL_LAYERS
 from gezelctl.engines.llama_cpp.planner.one import Candidate
 from gezelctl.engines.llama_cpp.planner.placement import engine_names, split_shares
 from gezelctl.engines.llama_cpp.planner.settings import Settings
-from gezelctl.engines.llama_cpp.planner.specinput import draft_facts, spec_request
-from gezelctl.engines.llama_cpp.planner.speculation import PLAIN, plan_speculation
+from gezelctl.engines.llama_cpp.planner.speculation import PLAIN, speculation_of
 from gezelctl.engines.llama_cpp.planner.types import Ask, Demand, LaunchAnswer, LaunchQuestion, Offload, Room
 from gezelctl.errors import GgufError
 
@@ -79,7 +78,7 @@ def fit(question: LaunchQuestion, host: HostMemory, asked: Asked | None = None) 
     settings = Settings(question)
     price = HeaderPrice(question, host, settings, engine_names(host.cards, devices), {})
     candidate = Candidate(question, host, settings, price)
-    candidate.speculation = plan_speculation(spec_request(question), draft_facts(question))
+    candidate.speculation = speculation_of(question)
     answer = decide([question], host).answers[0]
     room = Room(Demand(tuple(card.usable_bytes for card in host.cards), host.ram_bytes), alone=True)
     ask = _as_engine(candidate, asked) if asked.context_total else _as_launched(candidate, answer)

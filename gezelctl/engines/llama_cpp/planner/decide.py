@@ -19,7 +19,6 @@ from gezelctl.engines.llama_cpp.planner.one import Candidate, Chosen, Price, bes
 from gezelctl.engines.llama_cpp.planner.placement import engine_names
 from gezelctl.engines.llama_cpp.planner.refuse import refusal
 from gezelctl.engines.llama_cpp.planner.settings import Settings
-from gezelctl.engines.llama_cpp.planner.specinput import draft_facts, spec_request
 from gezelctl.engines.llama_cpp.planner.types import (
     Demand,
     HostPlan,
@@ -90,7 +89,7 @@ class _Planning:
             price = CatalogPrice(question, self._host, settings)
         candidate = Candidate(question, self._host, settings, price)
         if question.payload.engine == "llama-cpp":
-            found = spec.plan_speculation(spec_request(question), draft_facts(question))
+            found = spec.speculation_of(question)
             candidate.speculation = _kept_ways(found, question) if keep else found
         return candidate
 

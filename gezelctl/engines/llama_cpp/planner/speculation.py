@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gezelctl.engines.llama_cpp.spec import Problem, SpecPlan, SpecRequest, needs_draft, resolve_spec
+from gezelctl.engines.llama_cpp.planner.types import LaunchQuestion
+from gezelctl.engines.llama_cpp.spec import Problem, SpecPlan, SpecRequest, resolve_spec
+from gezelctl.engines.llama_cpp.specinput import spec_request
 from gezelctl.gguf.types import GgufSummary, VocabDigest
 
 DEFAULT_DRAFT_TOKENS = 3
@@ -147,6 +149,20 @@ def combination_problem(types: Sequence[str]) -> str:
     return f"{repeated} twice" if repeated else ""
 
 
+def speculation_of(question: LaunchQuestion) -> Speculation:
+    """`plan_speculation` of a server with all that is known of its drafter."""
+    flags = question.probe.flags if question.probe else ()
+    facts = DraftFacts(
+        target=question.gguf,
+        draft=question.draft_gguf,
+        target_vocab=question.vocab,
+        draft_vocab=question.draft_vocab,
+        types_of_build=next((flag.values for flag in flags if "--spec-type" in flag.names), ()),
+        broken=question.broken_drafter,
+    )
+    return plan_speculation(spec_request(question), facts)
+
+
 def plan_speculation(request: SpecRequest, facts: DraftFacts) -> Speculation:
     """All ways to speculate that could work, best first, and plain decoding last.
 
@@ -232,6 +248,3 @@ def block_tokens(plan: SpecPlan) -> int:
 def loads_mtp(plan: SpecPlan) -> bool:
     """Whether the target's own MTP layers are loaded."""
     return "draft-mtp" in plan.types and not plan.draft_model
-
-
-__all__ = ["PLAIN", "DraftFacts", "Speculation", "needs_draft", "plan_speculation"]
