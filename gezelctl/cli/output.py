@@ -84,7 +84,7 @@ class Output:
 
     def warning(self, text: str) -> None:
         self._say(f"{self.err.paint(_YELLOW, 'warning:')} {self.err.safe(text)}", safe=True)
-        self._annotate("warning", text)
+        self.annotate("warning", text)
 
     def problem(self, text: str) -> None:
         """A line about something that failed; said also under --quiet."""
@@ -93,16 +93,19 @@ class Output:
     def diagnostics(self, found: tuple[Diagnostic, ...]) -> None:
         """All findings on stderr, and as annotations of the pull request under GitHub Actions."""
         self.err.write(render_diagnostics(found))
+        self.annotate_all(found)
+
+    def annotate_all(self, found: tuple[Diagnostic, ...]) -> None:
         for one in found:
             cure = f" ({one.cure})" if one.cure else ""
-            self._annotate(one.severity, f"{one.code}: {one.summary}{cure}", one)
+            self.annotate(one.severity, f"{one.code}: {one.summary}{cure}", one)
 
     def fault(self, error: GezelctlError) -> ExitCode:
         """Say what went wrong and what to do; returns the exit code."""
         if isinstance(error, InvalidConfig):
             self.diagnostics(error.diagnostics)
         else:
-            self._annotate("error", error.message)
+            self.annotate("error", error.message)
         self._say(f"{self.err.paint(_RED, 'error:')} {self.err.safe(error.message)}", safe=True)
         if error.cure:
             self._say(f"  cure: {error.cure}")
@@ -143,7 +146,8 @@ class Output:
     def _say(self, text: str, *, safe: bool = False) -> None:
         self.err.write(f"{text if safe else self.err.safe(text)}\n")
 
-    def _annotate(self, severity: str, message: str, found: Diagnostic | None = None) -> None:
+    def annotate(self, severity: str, message: str, found: Diagnostic | None = None) -> None:
+        """Under GitHub Actions only: shown in the pull request, at the finding's line when it has one."""
         if self.environ.get("GITHUB_ACTIONS") == "true":
             self.err.write(annotate(severity, message, found.place if found else None))
 

@@ -80,14 +80,37 @@ def command(
         show_plan(output, plan, kind, show_unchanged=show_unchanged, max_chars=max_chars)
     write_reports(plan, wanted, max_chars=max_chars)
     _step_summary(output, plan, max_chars)
+    said = kind in {"text", "wide"} and not explained
+    _say_blocked(output, plan, said=said)
     invalid = any(d.severity == "error" for d in plan.diagnostics)
     if saved and not invalid:
         _save(output, session, plan, saved)
     if invalid:
-        if kind not in {"text", "wide"} or explained:
+        if not said:
             output.diagnostics(plan.diagnostics)
         return ExitCode.INVALID
     return plan_exit_code(plan, detailed=detailed)
+
+
+def _say_blocked(output: Output, plan: Plan, *, said: bool) -> None:
+    """What stops the plan: annotations of the pull request, and lines on stderr unless the text on stdout `said` it."""
+    from gezelctl.plan.words import blocked_by, capacity_text, misfits
+
+    if said:
+        output.annotate_all(plan.diagnostics)
+    elsewhere = blocked_by(plan).keys() | {d.address for d in plan.diagnostics if d.severity == "error"}
+    lines = [
+        f"{c.address}: {c.cause}" + (f" ({c.cure})" if c.cure else "")
+        for c in plan.changes
+        if c.action == "blocked" and c.address not in elsewhere
+    ]
+    lines += [
+        f"{c.resource.partition(':')[0]} does not suffice: {capacity_text(c, str)}" for c in misfits(plan.capacity)
+    ]
+    for line in lines:
+        if not said:
+            output.problem(f"blocked: {line}")
+        output.annotate("error", line)
 
 
 def _save(output: Output, session: Session, plan: Plan, path: Path) -> None:

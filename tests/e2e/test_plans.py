@@ -77,6 +77,17 @@ inside: {{engine: llama-cpp, accelerator: cpu, embedded: true}}
     assert done.code == 0, done.err
 
 
+def test_what_blocks_a_plan_is_said_beside_machine_formats_and_annotated(lab: Lab) -> None:
+    lab.fake("chat")
+    lab.edit("./tiny.gguf", "./nowhere.gguf")
+    lab.extra_env["GITHUB_ACTIONS"] = "true"
+    for kind, said in (("json", True), ("markdown", True), ("text", False)):
+        done = lab.run("plan", "-o", kind)
+        assert done.code == 7
+        assert ("blocked: payload.llama-cpp.chat: " in done.err) == said
+        assert done.err.count("::error::payload.llama-cpp.chat: ") == 1
+
+
 def test_an_old_snapshot_is_warned_of_and_still_used(lab: Lab) -> None:
     lab.fake("chat")
     path = _snapshot(lab)
