@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
-from gezelctl.catalog.blocks import Block, Bytes, Count, KvBytes, KvFixed, Semver, decode_known
+from gezelctl.catalog.blocks import Block, Bytes, Semver, decode_known
+from gezelctl.catalog.described import Described
 from gezelctl.catalog.findings import Findings
 from gezelctl.catalog.manifest import payloads
 from gezelctl.catalog.names import near_names
 from gezelctl.catalog.reading import JsonDocument
-from gezelctl.catalog.tuning import tuning
 from gezelctl.catalog.types import Model
 from gezelctl.catalog.versions import below
 
@@ -26,22 +25,14 @@ SOURCES = ("ollama", "llamaCpp", "mlx", "ds4")
 """A version has at least one of these; gezelctl serves llamaCpp and mlx."""
 
 
-class Identity(Block, frozen=True, kw_only=True):
+class Identity(Described, frozen=True, kw_only=True):
     """What of an identity manifest a deployment needs."""
 
     schema_version: Literal[1]
     kind: Literal["chat-model"]
-    id: str
     name: Annotated[str, Meta(min_length=1)]
-    tags: tuple[str, ...] = ()
-    license: str = ""
-    parameter_size: str = ""
-    context_window: Count | None = None
-    kv_bytes_per_token_f16: KvBytes | None = msgspec.field(default=None, name="kvBytesPerTokenF16")
-    kv_fixed_bytes_f16: KvFixed | None = msgspec.field(default=None, name="kvFixedBytesF16")
     yanked_versions: tuple[str, ...] = ()
     min_supported_version: Semver | None = None
-    tuning: Any = None
 
     def eligible(self, version: str) -> bool:
         """Whether a version can be chosen without a pin: neither yanked nor below the floor."""
@@ -124,23 +115,8 @@ def merge(
     version_findings: Findings,
 ) -> Model:
     """Identity and chosen version as one Model. What is wrong in a block goes to the findings of its layer."""
-    tuned = tuning(identity.tuning, identity_findings.under("tuning"))
-    return Model(
-        id=identity.id,
-        name=identity.name,
-        version=name,
-        payloads=payloads(version.llama_cpp, version.mlx, identity.id, name, version_findings),
-        available_versions=tuple(available),
-        context_window=identity.context_window or 0,
-        kv_bytes_per_token_f16=identity.kv_bytes_per_token_f16 or 0,
-        kv_fixed_bytes_f16=identity.kv_fixed_bytes_f16 or 0,
-        parameter_size=identity.parameter_size,
-        tags=identity.tags,
-        license=identity.license,
-        engine_options=tuned.engine_options,
-        spec=tuned.spec,
-        thinking_budget=tuned.thinking_budget,
-    )
+    files = payloads(version.llama_cpp, version.mlx, identity.id, name, version_findings)
+    return identity.model(identity.name, name, available, files, identity_findings)
 
 
 def _report_near_misses(

@@ -21,13 +21,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from gezelctl.catalog.blocks import Block, Count, KvBytes, KvFixed, Semver, decode, decode_known
+from gezelctl.catalog.blocks import Block, Semver, decode, decode_known
+from gezelctl.catalog.described import Described
 from gezelctl.catalog.findings import Findings, fault, file_fault
 from gezelctl.catalog.findings import Path as ValuePath
 from gezelctl.catalog.manifest import payloads
 from gezelctl.catalog.names import CATALOG_ID, is_device
 from gezelctl.catalog.reading import decode_text, parse_json, read_bytes
-from gezelctl.catalog.tuning import tuning
 from gezelctl.catalog.types import Model
 from gezelctl.catalog.versions import Listed, ModelRef, newest_first
 from gezelctl.config.diagnostics import Diagnostic, Place
@@ -62,20 +62,14 @@ class Key(Block, frozen=True, kw_only=True):
     version: Semver | None = None
 
 
-class Entry(Key, frozen=True, kw_only=True):
-    """One version of one model. `contextWindow` is in tokens, the KV figures in bytes at f16."""
+class Entry(Described, frozen=True, kw_only=True):
+    """One version of one model."""
 
+    version: Semver | None = None
     name: str = ""
     description: str = ""
-    tags: tuple[str, ...] = ()
-    license: str = ""
-    parameter_size: str = ""
-    context_window: Count | None = None
-    kv_bytes_per_token_f16: KvBytes | None = msgspec.field(default=None, name="kvBytesPerTokenF16")
-    kv_fixed_bytes_f16: KvFixed | None = msgspec.field(default=None, name="kvFixedBytesF16")
     llama_cpp: Any = None
     mlx: Any = None
-    tuning: Any = None
 
 
 class OneFileCatalog:
@@ -128,23 +122,8 @@ class OneFileCatalog:
         assert entry is not None  # noqa: S101 - narrowing: None always comes with an error
         if entry.llama_cpp is None and entry.mlx is None:
             findings.add("E0206", f"{entry.id} has neither `llamaCpp` nor `mlx`", cure="say where its files are")
-        tuned = tuning(entry.tuning, findings.under("tuning"))
-        model = Model(
-            id=entry.id,
-            name=entry.name or entry.id,
-            version=version,
-            payloads=payloads(entry.llama_cpp, entry.mlx, entry.id, version, findings),
-            available_versions=tuple(names),
-            context_window=entry.context_window or 0,
-            kv_bytes_per_token_f16=entry.kv_bytes_per_token_f16 or 0,
-            kv_fixed_bytes_f16=entry.kv_fixed_bytes_f16 or 0,
-            parameter_size=entry.parameter_size,
-            tags=entry.tags,
-            license=entry.license,
-            engine_options=tuned.engine_options,
-            spec=tuned.spec,
-            thinking_budget=tuned.thinking_budget,
-        )
+        files = payloads(entry.llama_cpp, entry.mlx, entry.id, version, findings)
+        model = entry.model(entry.name or entry.id, version, names, files, findings)
         findings.check()
         return model, findings.warnings
 
