@@ -13,7 +13,8 @@ from gezelctl.config.settings import ENGINE_SETTINGS
 Path = tuple[str | int, ...]
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:@[A-Za-z0-9][A-Za-z0-9.+_-]*)?")
-_HOST = re.compile(r"[A-Za-z0-9_.:%\[\]-]+")
+_HOST = re.compile(r"[A-Za-z0-9_.:%-]+")
+_LOOPBACK = re.compile(r"localhost|::1|127(?:\.[0-9]{1,3}){1,3}", re.IGNORECASE)
 _FLAG = re.compile(r"[a-z][a-z0-9-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SPEC_TYPE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -36,9 +37,16 @@ def safe_name(name: str) -> bool:
     )
 
 
-def is_address(host: str) -> bool:
-    """Whether text has the shape of one host name or IP address."""
-    return _HOST.fullmatch(host) is not None
+def is_open(host: str) -> bool:
+    """Whether other machines may reach what listens on `host`: a name such as 127.example.org can be any address."""
+    return _HOST.fullmatch(host) is not None and _LOOPBACK.fullmatch(host) is None
+
+
+def check_host(host: str, path: Path, report: Report) -> None:
+    """E0127 for text without the shape of one host name or IP address."""
+    if host and not _HOST.fullmatch(host):
+        cure = "write a host name or an IP address without brackets, as 127.0.0.1 or ::1"
+        report.error("E0127", path, f"{show(host)} is not an address to listen on", cure)
 
 
 def check_server(server: dict[str, Any], path: Path, report: Report) -> None:
@@ -47,15 +55,12 @@ def check_server(server: dict[str, Any], path: Path, report: Report) -> None:
     _check_spec(mapping(server.get("spec")), (*path, "spec"), report)
     check_extra_args(server, path, report)
     check_env(server, path, report)
-    alias, host = text(server.get("alias")), text(server.get("host"))
-    if "," in alias:
-        # llama-server splits --alias and --host at commas
+    check_host(text(server.get("host")), (*path, "host"), report)
+    if "," in text(server.get("alias")):
+        # llama-server splits --alias at commas
         report.error(
             "E0127", (*path, "alias"), "an alias cannot hold a comma", "give the one name that clients ask for"
         )
-    if host and not is_address(host):
-        cure = "write a host name or an IP address, as 127.0.0.1 or 0.0.0.0"
-        report.error("E0127", (*path, "host"), f"{show(host)} is not an address to listen on", cure)
 
 
 def check_server_engine(config: dict[str, Any], path: Path, engine: str, owner: str, report: Report) -> None:

@@ -14,9 +14,10 @@ from gezelctl.config.check_server import (
     Path,
     check_env,
     check_extra_args,
+    check_host,
     check_server,
     check_server_engine,
-    is_address,
+    is_open,
     safe_name,
 )
 from gezelctl.config.diagnostics import Place
@@ -112,17 +113,22 @@ def _check_names(top: dict[str, Any], report: Report) -> None:
         first.setdefault(name, index)
 
 
+def _check_defaults(defaults: dict[str, Any], path: tuple[str, ...], backends: dict[str, Any], report: Report) -> None:
+    _check_backend_name(defaults, (*path, "backend"), backends, report)
+    check_host(text(defaults.get("host")), (*path, "host"), report)
+
+
 def _check_hosts(top: dict[str, Any], report: Report) -> None:
     known = [text(server.get("name")) for _, server in _servers(top)]
     backends = mapping(top.get("backends"))
-    _check_backend_name(mapping(top.get("defaults")), ("defaults", "backend"), backends, report)
+    _check_defaults(mapping(top.get("defaults")), ("defaults",), backends, report)
     for host, config in mapping(top.get("hosts")).items():
         path = ("hosts", host)
         for index, name in enumerate(items(mapping(config).get("models"))):
             if isinstance(name, str) and name not in known:
                 cure = did_you_mean(name, filter(None, known), kind="servers")
                 report.error("E0117", (*path, "models", index), f"there is no server {show(name)}", cure)
-        _check_backend_name(mapping(mapping(config).get("defaults")), (*path, "defaults", "backend"), backends, report)
+        _check_defaults(mapping(mapping(config).get("defaults")), (*path, "defaults"), backends, report)
         for name, override in mapping(mapping(config).get("backends")).items():
             here = (*path, "backends", name)
             if name in backends:
@@ -242,8 +248,7 @@ def _known(backends: dict[str, Any]) -> str:
 
 def _check_exposure(server: dict[str, Any], path: Path, defaults: dict[str, Any], report: Report) -> None:
     host = text(server.get("host")) or text(defaults.get("host"))
-    local = not is_address(host) or host in ("localhost", "::1", "[::1]") or host.startswith("127.")
-    if local or server.get("apiKey") is not None or server.get("allowUnauthenticated") is True:
+    if not is_open(host) or server.get("apiKey") is not None or server.get("allowUnauthenticated") is True:
         return
     where = (*path, "host") if server.get("host") is not None else path
     summary = f"server {text(server.get('name'))} listens on {host} without an API key: other machines can use it"

@@ -85,5 +85,5 @@ class LaunchSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     @property
     def base_url(self) -> str:
         """Where the server answers; a wildcard bind is asked on loopback."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - mapping, not binding
-        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - mapping, not binding
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"

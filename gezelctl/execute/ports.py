@@ -25,7 +25,8 @@ def _binds(family: int, address: tuple[object, ...], port: int) -> bool:
         # without it, connections of the server that was just stopped (TIME_WAIT) would look like a holder
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # engines bind the IPv6 wildcard for IPv4 as well
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
         try:
             probe.bind((str(address[0]), port))
         except OSError as error:

@@ -196,11 +196,10 @@ class _Request(threading.Thread):
 
     def run(self) -> None:
         path, body = self._call()
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._target.host, self._target.host)  # noqa: S104 - mapping, not binding
         headers = {"Content-Type": "application/json"}
         if self._target.api_key:
             headers["Authorization"] = f"Bearer {self._target.api_key.reveal()}"
-        connection = http.client.HTTPConnection(host, self._target.port)
+        connection = http.client.HTTPConnection(self._target.reached_at, self._target.port)
         try:
             connection.request("POST", path, json.dumps(body), headers)
             response = connection.getresponse()

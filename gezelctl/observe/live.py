@@ -27,6 +27,11 @@ class Target(NamedTuple):
     port: int
     api_key: Secret | None = None
 
+    @property
+    def reached_at(self) -> str:
+        """The address to connect to; a server on all addresses is asked on loopback."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - mapping, not binding
+
 
 class Answer(NamedTuple):
     """An HTTP answer; status 0 = none came, and `body` says why."""
@@ -120,7 +125,7 @@ def _answers(target: Target, timeout_s: float) -> Iterator[Answer]:
     """The answers to each path in turn, over one connection where the server keeps it."""
     import http.client
 
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(target.host, target.host)  # noqa: S104 - mapping, not binding
+    host = target.reached_at
     connection = http.client.HTTPConnection(host, target.port, timeout=timeout_s)
     headers = {"Authorization": f"Bearer {target.api_key.reveal()}"} if target.api_key else {}
     try:
