@@ -54,8 +54,8 @@ PRECEDENCE = [
 @pytest.mark.parametrize(("name", "flag", "values"), PRECEDENCE, ids=[case[0] for case in PRECEDENCE])
 def test_server_over_backend_over_catalog_over_planner(name: str, flag: str, values: dict[str, Any]) -> None:
     left = dict(values)
-    for layer in values:
-        assert after(argv(**layers(name, left)), flag) == str(values[layer]), layer
+    for layer, value in values.items():
+        assert after(argv(**layers(name, left)), flag) == str(value), layer
         del left[layer]
 
 
