@@ -30,7 +30,7 @@ def projector(width: int, **more: Any) -> GgufSummary:
     return summary("clip", **(keys | more))
 
 
-TEXT = summary("gemma3", embedding_length=2560)
+TEXT = summary("gemma3", block_count=34, embedding_length=2560)
 DEEP_TEXT = summary("qwen3vlmoe", embedding_length=2048, n_deepstack_layers=3)
 DEEP = {"projector_type": "qwen3vl_merger", "vision__is_deepstack_layers": [False] * 24 + [True] * 3}
 
