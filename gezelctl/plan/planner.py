@@ -15,9 +15,7 @@ from gezelctl.plan.memory import answer_of, memory_capacity, plan_memory
 from gezelctl.plan.payloads import PayloadNeed, needs, plan_payload
 from gezelctl.plan.render_json import plan_digest
 from gezelctl.plan.servers import ServerPlan, plan_leftover, plan_server
-from gezelctl.plan.types import Capacity, Change, Decision, Plan, Summary
-
-FORMAT_VERSION = "1.0"
+from gezelctl.plan.types import FORMAT_VERSION, Capacity, Change, Decision, Plan, Summary
 
 
 def make_plan(inputs: PlanInputs) -> Plan:

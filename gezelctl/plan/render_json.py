@@ -12,9 +12,8 @@ import msgspec
 
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.errors import GezelctlError, RefusedError, StalePlan, UsageFault
-from gezelctl.plan.types import Change, Plan
+from gezelctl.plan.types import FORMAT_VERSION, Change, Plan
 
-FORMAT_VERSION = "1.0"
 _PLAN_AGAIN = "Make it again with gezelctl plan --out FILE."
 
 

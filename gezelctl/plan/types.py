@@ -11,6 +11,8 @@ from gezelctl.config.diagnostics import Diagnostic, Place
 from gezelctl.engines.types import LaunchSpec, Scalar, Value
 from gezelctl.store.types import PlannedMemory
 
+FORMAT_VERSION = "1.0"
+"""Of a plan's JSON: minor versions only add, and a reader refuses another major one."""
 Action = Literal["create", "update", "restart", "delete", "fetch", "link", "keep", "noop", "blocked"]
 SYMBOLS: dict[str, str] = {
     "create": "+",
