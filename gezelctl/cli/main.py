@@ -95,8 +95,16 @@ def _terminate(_signum: int, _frame: FrameType | None) -> None:
     raise SystemExit(int(ExitCode.TERMINATED))
 
 
+def _open_streams() -> None:
+    """Give standard streams that were closed (`>&-`) a place, or the next file that is opened takes their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit; every fault becomes a message and its exit code."""
+    _open_streams()
     signal.signal(signal.SIGTERM, _terminate)
     # What imports allocate lives until the end: the default threshold walks it dozens of times, and the interpreter
     # once more when it exits. That was a tenth of a plan of one server.

@@ -17,7 +17,7 @@ from gezelctl.config.diagnostics import Diagnostic, InvalidConfig, Place
 from gezelctl.config.merge import merge
 from gezelctl.config.model import ModelsFile
 from gezelctl.config.report import Report
-from gezelctl.config.source import SourceText
+from gezelctl.config.source import SourceText, is_text
 from gezelctl.config.yaml12 import MAX_SOURCE_BYTES, Document, Node, load
 
 STDIN = "-"
@@ -107,9 +107,13 @@ def _decode(data: Any, report: Report) -> ModelsFile | None:
 def _files(paths: Sequence[str]) -> list[str]:
     names: list[str] = []
     for given in paths:
-        names += _folder_files(given) if given != STDIN and Path(given).is_dir() else [given]
+        is_folder = given != STDIN and _guarded(given, Path(given).is_dir)
+        names += _folder_files(given) if is_folder else [given]
     if not names:
         raise InvalidConfig([Diagnostic(code="E0001", summary="no file is given", cure="name one with -f models.yaml")])
+    for name in names:
+        if not is_text(f"{_folder(name)}/{name}"):
+            raise InvalidConfig([_unreadable(name, "its path is not UTF-8 text", "rename the file or its folder")])
     return list(dict.fromkeys(names))
 
 

@@ -51,3 +51,12 @@ class SourceText:
         for found in _LINE_BREAK.finditer(self.text, 0, index):
             line, start = line + 1, found.end()
         return Place(self.file, line, index - start + 1)
+
+
+def is_text(path: str) -> bool:
+    """Whether a path of this machine is UTF-8, as JSON, and so every snapshot and record, needs it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

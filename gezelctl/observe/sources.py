@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gezelctl.catalog.servers import Resolved
 from gezelctl.catalog.types import PayloadFile
+from gezelctl.config.source import is_text
 from gezelctl.errors import GgufError
 from gezelctl.gguf.cache import cached_summary
 from gezelctl.observe.mounts import Mounts
@@ -234,6 +235,8 @@ def _walk(root: Path) -> Iterator[tuple[Path, int]]:
         folders[:] = [] if deep or count >= _WALK_FOLDERS else sorted(folders)
         for name in sorted(files):
             path = place / name
+            if not is_text(str(path)):
+                continue
             try:
                 status = path.lstat()
             except OSError:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gezelctl.catalog.names import STORE_ID, is_device, name_fault
+from gezelctl.config.source import is_text
 from gezelctl.errors import GezelctlError
 
 APP: Final = "gezelctl"
@@ -166,11 +167,16 @@ def default_paths(stack: str, store: str | None, env: Mapping[str, str], *, root
         else _user_state(env)
     )
     data = Path(store).expanduser() if store else (base or _user_data(env)) / "store"
-    return Paths(
+    paths = Paths(
         store=data.absolute(),
         state=_segment(state.absolute(), stack, "stack name"),
         cache=_cache(env, is_root=is_root).absolute(),
     )
+    for path in (paths.store, paths.state, paths.cache):
+        if not is_text(str(path)):
+            cure = "name another folder in store.path, GEZELCTL_STATE_DIR or GEZELCTL_CACHE_DIR"
+            raise UnsafePathError(f"{path} is not UTF-8 text", cure=cure)
+    return paths
 
 
 def _cache(env: Mapping[str, str], *, is_root: bool) -> Path:

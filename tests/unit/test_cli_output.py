@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -283,3 +284,10 @@ def test_step_summary(tmp_path: Path) -> None:
     bad.step_summary("x")
     assert "cannot write the job summary" in err.getvalue()
     make()[0].step_summary("nowhere")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_reason_to_fail(closed: str) -> None:
+    program = f"exec {shlex.quote(sys.executable)} -m gezelctl version {closed}"
+    done = subprocess.run(["sh", "-c", program], cwd=Path(__file__).parents[2], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

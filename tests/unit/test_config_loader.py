@@ -244,3 +244,15 @@ def test_no_planted_secret_is_in_any_finding(tmp_path_factory: pytest.TempPathFa
         path.write_text(text)
         found = attempt(path)
         assert "hunter2" not in render_diagnostics(found) + repr(found)
+
+
+@pytest.mark.parametrize("name", ["y" * 300, "bad\udcff.yaml", "d\udcff/m.yaml"])
+def test_a_path_that_no_record_can_hold_is_a_finding(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if len(name) < 200:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(BASE + "models: []\n")
+    with pytest.raises(InvalidConfig) as caught:
+        load_models([str(path)])
+    [found] = caught.value.diagnostics
+    assert (found.code, bool(found.cure)) == ("E0001", True)
