@@ -20,6 +20,7 @@ from gezelctl.errors import EngineError, FetchError
 from gezelctl.execute.disk import full_disk, is_full, require_space
 from gezelctl.execute.fetch import Fetcher, OnBytes, Want
 from gezelctl.store.digests import BLOCK_BYTES, file_sha256
+from gezelctl.store.files import sync_directory
 from gezelctl.store.layout import DIGEST_CHARS, Paths, find_program
 from gezelctl.store.lock import directory_lock
 
@@ -65,6 +66,7 @@ def _install(target: Path, archive: Archive, fetcher: Fetcher, on_bytes: OnBytes
         if find_program(unpacked, archive.binary) is None:
             raise _no_program(archive)
         os.replace(unpacked, target)  # noqa: PTH105 - crash tests wrap os.replace by name
+        sync_directory(target.parent)
     finally:
         _remove_tree(unpacked)
         partial.unlink(missing_ok=True)
@@ -250,6 +252,8 @@ def _write(source: _Tar | _Zip, entries: list[_Entry], directory: Path, shown: s
                 if left < 0:
                     raise _unsafe(f"{shown}: unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
                 writer.write(block)
+            writer.flush()
+            os.fsync(writer.fileno())
         path.chmod(0o755 if entry.executable else 0o644)
     for entry in sorted((e for e in entries if e.link), key=lambda e: not e.hard):
         path = directory / entry.name
