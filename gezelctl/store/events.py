@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -90,14 +91,12 @@ class EventLog:
 
     def _append(self, event: Event) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_size >= self._rotate_bytes:
+                rotate(self._path, KEEP)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             size = os.fstat(descriptor).st_size
-            if size >= self._rotate_bytes:
-                os.close(descriptor)
-                rotate(self._path, KEEP)
-                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-                size = 0
             data = _line(event)
             if size == 0:
                 data = _line(self._version(event.ts)) + data
