@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from gezelctl.catalog.servers import Resolved
 from gezelctl.errors import GezelctlError
+from gezelctl.observe.types import MlxShape
+from gezelctl.store.types import InstalledPayload
 
 CONFIG_NAME = "config.json"
+F16_BYTES = 2
 
 
 class MlxQuantization(msgspec.Struct, frozen=True):
@@ -91,3 +96,23 @@ def read_mlx_folder(folder: Path) -> MlxFolder:
         quantization_bits=quantization.bits,
         quantization_group=quantization.group_size,
     )
+
+
+def read_shapes(resolved: Iterable[Resolved], installed: Iterable[InstalledPayload]) -> dict[str, MlxShape]:
+    """Shapes of the MLX models that servers want, by folder: the source's, or the installed one's. What cannot be read
+    is left out: the payload's own finding says why."""
+    wanted = [item.payload for item in resolved if item.payload and item.payload.engine == "mlx"]
+    ids = {payload.model_id for payload in wanted}
+    folders = {p.path for p in installed if p.manifest.engine == "mlx" and p.manifest.id in ids}
+    folders |= {f.origin.path for w in wanted for f in w.files if f.origin.kind == "path" and not f.name}
+    shapes = {}
+    for folder in sorted(folders):
+        try:
+            found = read_mlx_folder(Path(folder))
+        except GezelctlError:
+            continue
+        shapes[folder] = MlxShape(
+            context_tokens=found.context_length,
+            kv_bytes_per_token=2 * F16_BYTES * found.layers * found.kv_heads * found.head_dim,
+        )
+    return shapes

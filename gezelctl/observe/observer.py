@@ -24,14 +24,14 @@ from gezelctl.observe.probe import former_flags, probe_backend
 from gezelctl.observe.processes import ProcessState, process_identity, process_state, resident_bytes, started_as
 from gezelctl.observe.sources import read_sources
 from gezelctl.observe.threads import each
-from gezelctl.observe.types import EngineProbe, Flag, Live, MemoryReading, Observed, PortHolder, ServerFact
+from gezelctl.observe.types import EngineProbe, Flag, Live, MemoryReading, MlxShape, Observed, PortHolder, ServerFact
 from gezelctl.observe.vocabs import read_vocabs
 from gezelctl.store.files import StateError
 from gezelctl.store.layout import Paths
 from gezelctl.store.learned import read_broken, read_measured, read_starved
 from gezelctl.store.manifests import scan
 from gezelctl.store.records import read_records, read_state
-from gezelctl.store.types import RunRecord
+from gezelctl.store.types import InstalledPayload, RunRecord
 
 T = TypeVar("T")
 
@@ -104,6 +104,7 @@ def observe(
         ports=_ports((server.port for server in desired.servers), recorded),
         sources=sources.facts,
         adoptable=sources.adoptable,
+        mlx_shapes=_mlx_shapes(resolved, inventory.payloads),
         directories=sources.directories,
         secrets=_secrets(desired, paths, problems),
         headers=headers.found,
@@ -117,6 +118,14 @@ def observe(
         state_path=str(paths.state),
         problems=tuple(problems),
     )
+
+
+def _mlx_shapes(resolved: Sequence[Resolved], installed: Sequence[InstalledPayload]) -> dict[str, MlxShape]:
+    if not any(item.payload and item.payload.engine == "mlx" for item in resolved):
+        return {}
+    from gezelctl.observe.mlxfolder import read_shapes
+
+    return read_shapes(resolved, installed)
 
 
 def _recorded(record: RunRecord, problems: list[str]) -> _Recorded:

@@ -137,6 +137,16 @@ class SourceFact(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     gguf: GgufSummary | None = None
 
 
+class MlxShape(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What config.json of an MLX model says of its memory: trained context, and KV bytes per token at f16.
+
+    Every layer counts as full attention, which is the most that the cache can take. 0 where the file does not say.
+    """
+
+    context_tokens: int = 0
+    kv_bytes_per_token: int = 0
+
+
 class Live(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What a server answers over HTTP. `health` is the sum of it: Unknown when nothing could be asked."""
 
@@ -200,6 +210,8 @@ class Observed(msgspec.Struct, frozen=True, dict=True, rename="camel", omit_defa
     """By engine digest: the flags of builds that servers run on and that no backend has any more, where still known."""
     adoptable: dict[str, str] = {}
     """sha256 → absolute path, only for digests that some payload needs."""
+    mlx_shapes: dict[str, MlxShape] = {}
+    """By absolute folder: MLX sources and installed MLX payloads."""
     directories: dict[str, tuple[tuple[str, int, str], ...]] = {}
     """MLX folder sources: (relative name, bytes, sha256) of every payload file, by absolute folder path."""
     secrets: dict[str, str] = {}

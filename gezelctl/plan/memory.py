@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from gezelctl.catalog.servers import Resolved
-from gezelctl.catalog.types import PayloadFile
+from gezelctl.catalog.types import Model, Payload, PayloadFile
 from gezelctl.engines.llama_cpp.planner import (
     Held,
     HostPlan,
@@ -23,7 +24,7 @@ from gezelctl.observe.types import EngineProbe, MemoryReading, Observed, ServerF
 from gezelctl.plan.drafters import draft_digests, draft_paths, launched_spec, with_drafter
 from gezelctl.plan.headers import companion_header, header
 from gezelctl.plan.inputs import PlanInputs
-from gezelctl.plan.payloads import effective_files
+from gezelctl.plan.payloads import effective_files, installed_of
 from gezelctl.plan.records import recorded_launch
 from gezelctl.plan.types import Capacity
 from gezelctl.plan.units import format_bytes
@@ -109,13 +110,16 @@ def _question(item: Resolved, inputs: PlanInputs) -> LaunchQuestion | None:
     anew = item.server.address in inputs.options.restart  # what restarts anyway need not stay as it is
     launch = (None if anew else _live_launch(fact)) or inputs.preferred.get(item.server.name)
     starved = observed.starved.get(f"{usable.digest}/{weights.sha256}") if usable and weights else None
+    gguf = header(weights, item, observed)
+    if gguf is None and not item.payload.approx_size_bytes and not any(f.size_bytes for f in files):
+        return None  # a file that this observation has never seen: to refuse it for a guessed size helps nobody
     question = LaunchQuestion(
         server=item.server,
-        model=item.model,
+        model=_with_shape(item.model, item.payload, observed),
         payload=item.payload,
         files=files,
         probe=usable,
-        gguf=header(weights, item, observed),
+        gguf=gguf,
         draft_gguf=companion_header(next((f for f in files if f.role == "draft"), None), observed),
         mmproj_gguf=companion_header(next((f for f in files if f.role == "mmproj"), None), observed),
         drafts=draft_paths(item, observed, inputs.locations[item.server.name]),
@@ -123,6 +127,22 @@ def _question(item: Resolved, inputs: PlanInputs) -> LaunchQuestion | None:
         running=None if _starves(launch, starved) else _settled(launch, item, files, usable, observed),
     )
     return with_drafter(question, item, observed) if item.payload.engine == "llama-cpp" else question
+
+
+def _with_shape(model: Model, payload: Payload, observed: Observed) -> Model:
+    """An MLX model with what its config.json says of window and cache, where the catalog is silent."""
+    if payload.engine != "mlx" or not observed.mlx_shapes:
+        return model
+    have = installed_of(payload, observed)
+    folders = [have.path if have else "", *(f.origin.path for f in payload.files if f.origin.kind == "path")]
+    shape = next((observed.mlx_shapes[folder] for folder in folders if folder in observed.mlx_shapes), None)
+    if shape is None:
+        return model
+    return replace(
+        model,
+        context_window=model.context_window or shape.context_tokens,
+        kv_bytes_per_token_f16=model.kv_bytes_per_token_f16 or shape.kv_bytes_per_token,
+    )
 
 
 def _starves(launch: LaunchSpec | None, starved: Starved | None) -> bool:

@@ -168,3 +168,10 @@ def test_requested_restart_is_a_planned_action(tmp_path: Path) -> None:
         ("server.alpha", "restart", "requested")
     ]
     assert after(again, settled).summary.changes == 0
+
+
+def test_a_source_that_the_snapshot_never_saw_is_not_refused_for_a_guessed_size(tmp_path: Path) -> None:
+    _, given_inputs = first("local-three", tmp_path)
+    facts = replace(given_inputs.observed.facts, memory_total_bytes=4 << 30, memory_available_bytes=4 << 30)
+    plan = make_plan(replace(given_inputs, observed=replace(given_inputs.observed, sources={}, facts=facts)))
+    assert {c.action for c in plan.changes if c.address.startswith("server.")} == {"create"}
