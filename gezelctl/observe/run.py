@@ -73,7 +73,7 @@ def ask(command: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Out
 def _spawn(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     import subprocess
 
-    program = command[0]
+    program, process = command[0], None
     try:
         with _undisturbed():
             process = subprocess.Popen(
@@ -85,6 +85,10 @@ def _spawn(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[b
                 start_new_session=True,
             )
             _live.add(process)
+    except (KeyboardInterrupt, SystemExit):
+        if process is not None:  # it came while the child was made
+            _end(process)
+        raise
     except (FileNotFoundError, NotADirectoryError) as error:
         raise missing(program) from error
     except PermissionError as error:
