@@ -8,7 +8,7 @@ FIND_LINKS := $(if $(WHEELS),--find-links $(WHEELS))
 QUICKSTART := examples/quickstart/models.yaml
 MODEL := examples/quickstart/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: quickstart clean-quickstart test lint bench engines snapshots reference clean
+.PHONY: quickstart clean-quickstart test lint bench engines snapshots reference schemas clean
 
 quickstart: $(VENV)/.embedded $(MODEL)
 	@$(BIN)/gezelctl apply -f $(QUICKSTART) --yes
@@ -37,6 +37,11 @@ engines: $(VENV)/.engines
 
 snapshots: $(VENV)/.dev $(VENV)/.embedded
 	$(BIN)/python -m pytest --snapshot-update
+
+# The JSON Schemas, from the types.
+schemas: $(VENV)/.dev
+	for name in models plan snapshot event installed-manifest; do \
+	  $(BIN)/gezelctl schema $$name > schemas/$$name.schema.json || exit; done
 
 # docs/models-yaml.md, from the schema and the settings table.
 reference: $(VENV)/.dev

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -85,16 +84,6 @@ def register(name: str, build: Callable[[], Schema]) -> None:
 def render(name: str) -> str:
     """The schema as the text of `schemas/<name>.schema.json`. Raises KeyError for an unknown name."""
     return msgspec.json.format(msgspec.json.encode(SCHEMAS[name]()), indent=2).decode() + "\n"
-
-
-def write_schemas(directory: Path) -> tuple[Path, ...]:
-    """Write every registered schema; returns the files."""
-    written = []
-    for name in sorted(SCHEMAS):
-        path = directory / f"{name}.schema.json"
-        path.write_text(render(name), encoding="utf-8")
-        written.append(path)
-    return tuple(written)
 
 
 def _fold(schema: Any) -> Any:

@@ -20,7 +20,7 @@ from tests import planmake
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_checked_in_schema_is_generated(name: str, repo: Path) -> None:
-    """`config.schema.write_schemas` writes them anew, once `cli.schemas` is imported."""
+    """`make schemas` writes them anew."""
     assert (repo / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8") == render(name)
 
 

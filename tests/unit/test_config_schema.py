@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from gezelctl.config.schema import SCHEMAS, models_schema, render, write_schemas
+from gezelctl.config.schema import models_schema, render
 from gezelctl.config.settings import SETTINGS
 from gezelctl.config.yaml12 import load
 
@@ -79,8 +78,3 @@ def test_every_example_is_valid_in_an_editor(path: Path) -> None:
 )
 def test_an_editor_sees_the_rules_between_keys(fields: dict[str, Any], valid: bool) -> None:
     assert bool(errors(**fields)) is not valid
-
-
-def test_schemas_are_written_by_name(tmp_path: Path) -> None:
-    assert {path.name for path in write_schemas(tmp_path)} == {f"{name}.schema.json" for name in SCHEMAS}
-    assert json.loads((tmp_path / "models.schema.json").read_text()) == models_schema()
