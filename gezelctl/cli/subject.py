@@ -20,10 +20,11 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from gezelctl.catalog.names import HUB_REPO, REVISION, name_fault
 from gezelctl.catalog.payload import basename, shard_names, shard_position
 from gezelctl.catalog.types import Model, Origin, Payload, PayloadFile
+from gezelctl.config.redact import public_url
 from gezelctl.config.secrets import Secret, resolve
 from gezelctl.errors import UsageFault
 from gezelctl.gguf.types import GgufSummary
-from gezelctl.observe.hub import DEFAULT_ENDPOINT, Hub, public_url, require_address, site
+from gezelctl.observe.hub import DEFAULT_ENDPOINT, Hub, require_address, site
 from gezelctl.store.layout import Paths, default_paths
 from gezelctl.store.types import InstalledPayload
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from urllib.parse import urlsplit, urlunsplit
 
 MASK = "***"
 _NAMES = r"(?:api[-_]?key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization)"
@@ -88,3 +89,12 @@ def _reaches(key_line: str, rest: str, between: list[str]) -> bool:
 def _indent(line: str) -> int:
     """Columns before the first word; a dash does not indent its own list under a key."""
     return len(line) - len(line.lstrip(" \t-"))
+
+
+def public_url(url: str) -> str:
+    """An address as it may be shown: without user, password, query and fragment. Signed links carry secrets there."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # what cannot be parsed cannot be cleaned either
+        return "(an unreadable address)"
+    return mask_tokens(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))

@@ -16,6 +16,7 @@ from typing import IO, Final
 from gezelctl.catalog.names import name_fault
 from gezelctl.catalog.types import Origin
 from gezelctl.config.model import Archive
+from gezelctl.config.redact import public_url
 from gezelctl.errors import EngineError, FetchError
 from gezelctl.execute.disk import full_disk, is_full, require_space
 from gezelctl.execute.fetch import Fetcher, OnBytes, Want
@@ -46,7 +47,7 @@ def install_engine(paths: Paths, name: str, archive: Archive, fetcher: Fetcher, 
 
 def _no_program(archive: Archive) -> EngineError:
     return EngineError(
-        f"{archive.url}: holds no executable `{archive.binary}`",
+        f"{public_url(archive.url)}: holds no executable `{archive.binary}`",
         cure="name the program in archive.binary, or another archive",
         code="ENGINE_MISSING",
     )
@@ -62,7 +63,7 @@ def _install(target: Path, archive: Archive, fetcher: Fetcher, on_bytes: OnBytes
             Origin(kind="url", url=archive.url), partial, Want(f"engine {target.parent.name}", archive.sha256), on_bytes
         )
     try:
-        unpack(partial, unpacked, archive.url)
+        unpack(partial, unpacked, public_url(archive.url))
         if find_program(unpacked, archive.binary) is None:
             raise _no_program(archive)
         os.replace(unpacked, target)  # noqa: PTH105 - crash tests wrap os.replace by name

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from gezelctl.catalog.types import Origin
+from gezelctl.config.redact import public_url
 from gezelctl.errors import FetchError, GgufError
 from gezelctl.execute.disk import full_disk, is_full
 from gezelctl.gguf.filekind import SNIFF_BYTES, require_gguf
 from gezelctl.observe.httpfaults import short_body, wrong_digest, wrong_size
-from gezelctl.observe.hub import CONNECT_S, STALL_S, Connection, Hub, public_url, require_address, source_url
+from gezelctl.observe.hub import CONNECT_S, STALL_S, Connection, Hub, require_address, source_url
 
 if TYPE_CHECKING:
     import httpx

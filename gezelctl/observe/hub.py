@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from gezelctl import __version__
 from gezelctl.catalog.types import Origin
+from gezelctl.config.redact import public_url
 from gezelctl.config.secrets import Secret
 from gezelctl.errors import FetchError
 from gezelctl.observe.httpfaults import status_fault, transport_fault
@@ -43,12 +44,6 @@ def source_url(origin: Origin, hub: Hub) -> str:
     return hf_hub_url(
         origin.repo, origin.filename, revision=origin.revision or "main", endpoint=hub.endpoint.rstrip("/")
     )
-
-
-def public_url(url: str) -> str:
-    """The address without user, password, query and fragment: signed links carry secrets in the query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def require_address(url: str, name: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from gezelctl.catalog.types import PayloadFile
+from gezelctl.config.redact import public_url
 from gezelctl.errors import FetchError, GgufError
 from gezelctl.gguf.cache import READER_VERSION
 from gezelctl.gguf.filekind import SNIFF_BYTES, require_gguf
@@ -20,7 +21,7 @@ from gezelctl.gguf.reader import read_summary_from
 from gezelctl.gguf.types import GgufSummary
 from gezelctl.observe.cachefile import read_cache, write_cache
 from gezelctl.observe.httpfaults import short_body, wrong_size
-from gezelctl.observe.hub import Connection, Hub, public_url, require_address, source_url, transport_faults
+from gezelctl.observe.hub import Connection, Hub, require_address, source_url, transport_faults
 from gezelctl.observe.threads import each
 
 if TYPE_CHECKING:

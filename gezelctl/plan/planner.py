@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from gezelctl.catalog.servers import Resolved
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.config.model import Backend
+from gezelctl.config.redact import public_url
 from gezelctl.engines.llama_cpp.planner import HostPlan
 from gezelctl.observe.types import EngineProbe, Observed
 from gezelctl.plan.capacity import disk_capacity
@@ -112,7 +113,7 @@ def _engine(name: str, backend: Backend, probe: EngineProbe | None) -> Change | 
             cure="take a new snapshot on the host with the present models.yaml",
         )
     if probe.pending:
-        url = backend.archive.url if backend.archive else "its archive"
+        url = public_url(backend.archive.url) if backend.archive else "its archive"
         cause = f"not unpacked on this host; from {url}"
         return Change(address=address, action="fetch", reason="engine_missing", cause=cause)
     if probe.error:

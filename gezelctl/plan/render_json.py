@@ -9,7 +9,9 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
+from gezelctl.config.redact import public_url
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.errors import GezelctlError, RefusedError, StalePlan, UsageFault
 from gezelctl.plan.types import FORMAT_VERSION, Change, Plan
@@ -19,7 +21,7 @@ _PLAN_AGAIN = "Make it again with gezelctl plan --out FILE."
 
 def plan_json(plan: Plan, pretty: bool = True) -> str:
     """The plan as JSON, keys in the order of the types and mappings sorted; ends with a newline."""
-    data = encode_json(plan)
+    data = encode_json(_public(plan))
     return (msgspec.json.format(data, indent=2) if pretty else data).decode() + "\n"
 
 
@@ -27,7 +29,24 @@ def plan_yaml(plan: Plan) -> str:
     """The same document as YAML."""
     import yaml
 
-    return yaml.safe_dump(msgspec.json.decode(encode_json(plan)), sort_keys=False, allow_unicode=True, width=120)
+    return yaml.safe_dump(
+        msgspec.json.decode(encode_json(_public(plan))), sort_keys=False, allow_unicode=True, width=120
+    )
+
+
+def _public(plan: Plan) -> Plan:
+    """Without what signed addresses carry: a saved plan is carried out from models.yaml, so nothing is lost."""
+    return replace(plan, changes=tuple(_without_secrets(c) if c.files else c for c in plan.changes))
+
+
+def _without_secrets(change: Change) -> Change:
+    files = tuple(
+        replace(a, file=replace(a.file, origin=replace(a.file.origin, url=public_url(a.file.origin.url))))
+        if a.file.origin.url
+        else a
+        for a in change.files
+    )
+    return replace(change, files=files)
 
 
 def plan_names(plan: Plan, *, show_unchanged: bool = False) -> str:
@@ -76,7 +95,7 @@ def _broken(name: str, error: Exception) -> GezelctlError:
 
 def seal(plan: Plan) -> Plan:
     """The plan with its checksum, ready to be saved."""
-    return msgspec.structs.replace(plan, checksum=_checksum(plan))
+    return replace(plan, checksum=_checksum(plan))
 
 
 def verify(plan: Plan) -> None:
@@ -90,7 +109,7 @@ def verify(plan: Plan) -> None:
 
 
 def _checksum(plan: Plan) -> str:
-    return _sha256(encode_json(msgspec.structs.replace(plan, checksum="")))
+    return _sha256(encode_json(replace(_public(plan), checksum="")))
 
 
 def plan_digest(changes: Iterable[Change]) -> str:
@@ -118,7 +137,7 @@ def _normal(change: Change) -> dict[str, object]:
 
 def _normal_launch(launch: LaunchSpec) -> object:
     """Named values are left out: argv says the same, and a value's place moves with every edit above it."""
-    return msgspec.to_builtins(msgspec.structs.replace(launch, values=()))
+    return msgspec.to_builtins(replace(launch, values=()))
 
 
 def _sha256(data: bytes) -> str:

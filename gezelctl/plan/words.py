@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from urllib.parse import urlsplit
 
 from gezelctl.catalog.types import Origin
-from gezelctl.config.redact import mask_tokens
+from gezelctl.config.redact import mask_tokens, public_url
 from gezelctl.engines.types import Scalar
 from gezelctl.plan.types import Capacity, Change, Field, FileAction, Plan
 from gezelctl.plan.units import count, format_bytes, format_duration, format_pair, format_time
@@ -66,12 +65,7 @@ def source_text(origin: Origin) -> str:
         return origin.path
     if origin.kind == "huggingface":
         return f"huggingface {origin.repo}@{origin.revision}"
-    try:
-        parts = urlsplit(origin.url)
-        host = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}"
-    except ValueError:
-        return "(an unreadable URL)"
-    return mask_tokens(f"{parts.scheme}://{host}{parts.path}")
+    return public_url(origin.url)
 
 
 def file_source(action: FileAction) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,8 +15,11 @@ from hypothesis import strategies as st
 from gezelctl.engines.types import LaunchSpec, Value
 from gezelctl.errors import ExitCode, GezelctlError, RefusedError, StalePlan, UsageFault
 from gezelctl.plan.render_json import plan_digest, plan_from_json, plan_json, plan_names, plan_yaml, seal, verify
+from gezelctl.plan.render_markdown import render_markdown
+from gezelctl.plan.render_text import render_text
 from gezelctl.plan.types import Change, Field
 from tests import planmake
+from tests.plancase import CASES, PlanCase
 
 replace = msgspec.structs.replace
 
@@ -184,3 +188,16 @@ def test_names_that_are_not_utf8_do_not_break_the_json() -> None:
     again = plan_from_json(plan_json(plan))
     verify(again)
     assert again.changes[0].cause == "held by pid 9 (bad\\udcffname)"
+
+
+def test_a_signed_address_is_in_no_rendering(tmp_path: Path) -> None:
+    _, plan, _ = next(PlanCase(CASES / "disk-full.yaml").plans(tmp_path))
+    signed = "https://user:pass@models.lab.example/big.gguf?X-Amz-Signature=SECRET123#frag"
+    action = plan.changes[0].files[0]
+    file = replace(action.file, origin=replace(action.file.origin, url=signed))
+    change = replace(plan.changes[0], files=(replace(action, file=file),))
+    told = replace(plan, changes=(change, *plan.changes[1:]))
+    for text in (plan_json(told), plan_yaml(told), render_text(told), render_markdown(told), plan_json(seal(told))):
+        assert not [secret for secret in ("SECRET123", "pass@") if secret in text]
+    assert "https://models.lab.example/big.gguf" in plan_json(told)
+    verify(plan_from_json(plan_json(seal(told))))
