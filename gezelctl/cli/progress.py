@@ -12,7 +12,6 @@ from gezelctl.cli.terminal import Stream
 from gezelctl.execute.report import StepState
 from gezelctl.plan.units import format_bytes, format_duration, format_pair
 
-MODES = ("tty", "plain", "json", "none")
 _COLUMNS = 80
 _REFRESH_S = 0.1
 _PLAIN_S = 10.0
