@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from gezelctl.catalog.types import Origin
+from gezelctl.config.redact import public_url
 from gezelctl.config.secrets import Secret
 from gezelctl.errors import FetchError
 from gezelctl.execute.disk import require_space
 from gezelctl.execute.fetch import Fetched, Fetcher, Want
-from gezelctl.observe.hub import Hub, public_url, source_url
+from gezelctl.observe.hub import Hub, source_url
 from gezelctl.plan.capacity import disk_margin
 from tests import hubserver
 from tests.executing import free_port, model_bytes, sha
