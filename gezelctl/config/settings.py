@@ -92,7 +92,7 @@ LLAMA_CPP_SETTINGS: tuple[Setting, ...] = (
         name="device",
         type=_DEVICES,
         argv="--device",
-        help="devices to offload to, as the engine names them: CUDA0,CUDA1",
+        help="devices to offload to: ids of gezelctl facts (UUID, PCI address), or the engine's names (CUDA0)",
     ),
     Setting(
         name="cacheRamMib", type=_GIB_MIB, argv="--cache-ram", help="host prompt cache, MiB; 0 = off, -1 = no limit"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from gezelctl.catalog.servers import Resolved
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.config.model import Backend
@@ -11,6 +13,7 @@ from gezelctl.config.redact import public_url
 from gezelctl.engines.llama_cpp.planner import HostPlan
 from gezelctl.observe.types import EngineProbe, Observed
 from gezelctl.plan.capacity import disk_capacity
+from gezelctl.plan.devices import with_engine_devices
 from gezelctl.plan.inputs import PlanInputs
 from gezelctl.plan.memory import answer_of, memory_capacity, plan_memory
 from gezelctl.plan.payloads import PayloadNeed, needs, plan_payload
@@ -21,7 +24,9 @@ from gezelctl.plan.types import FORMAT_VERSION, Capacity, Change, Decision, Plan
 
 def make_plan(inputs: PlanInputs) -> Plan:
     """The ordered, explained list of changes from the observed to the desired state of one host."""
-    resolved = tuple(sorted(inputs.resolved, key=lambda r: r.server.name))
+    named = (with_engine_devices(r, inputs.observed) for r in inputs.resolved)
+    resolved = tuple(sorted(named, key=lambda r: r.server.name))
+    inputs = replace(inputs, resolved=resolved)
     selected = () if inputs.options.destroy else tuple(r for r in resolved if inputs.options.selects(r.server.address))
     before: list[Change] = [*_engines(selected, inputs.observed), *_payloads(selected, inputs)]
     by_address = {c.address: c for c in before}
