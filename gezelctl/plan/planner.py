@@ -40,38 +40,42 @@ def make_plan(inputs: PlanInputs) -> Plan:
         Change(address=s.address, action="noop", reason="in_sync", launch=s.launch) for s in servers if not s.change
     ]
     capacity = (*disk_capacity(changes, inputs.observed), *_memory(memory.host, selected, inputs))
-    diagnostics = _diagnostics(selected, servers)
-    applyable = (
-        all(c.fits for c in capacity)
-        and not any(c.action == "blocked" for c in changes)
-        and not any(d.severity == "error" for d in diagnostics)
-    )
-    state = inputs.observed.state
-    ordered = (*changes, *idle)
+    return _plan(inputs, (*changes, *idle), servers, capacity, _diagnostics(selected, servers))
+
+
+def _plan(
+    inputs: PlanInputs,
+    changes: tuple[Change, ...],
+    servers: Iterable[ServerPlan],
+    capacity: tuple[Capacity, ...],
+    diagnostics: tuple[Diagnostic, ...],
+) -> Plan:
+    state, options = inputs.observed.state, inputs.options
+    stopped = any(c.action == "blocked" for c in changes) or any(d.severity == "error" for d in diagnostics)
     return Plan(
         format_version=FORMAT_VERSION,
         kind="Plan",
         tool=inputs.tool,
         stack=inputs.desired.stack,
         host=inputs.desired.host,
-        digest=plan_digest(ordered),
+        digest=plan_digest(changes),
         source=inputs.source,
         against=inputs.against,
         lineage=state.lineage if state else "",
         serial=state.serial if state else 0,
-        complete=inputs.options.complete,
-        applyable=applyable,
-        summary=summarise(ordered),
-        changes=ordered,
+        complete=options.complete,
+        applyable=not stopped and all(c.fits for c in capacity),
+        summary=summarise(changes),
+        changes=changes,
         capacity=capacity,
         diagnostics=diagnostics,
         decisions=tuple(
             Decision(address=s.address, values=s.launch.values, notes=s.notes, lost=s.lost) for s in servers if s.launch
         ),
-        only=inputs.options.only,
-        excluded=inputs.options.excluded,
-        restart=inputs.options.restart,
-        prune=inputs.options.prune,
+        only=options.only,
+        excluded=options.excluded,
+        restart=options.restart,
+        prune=options.prune,
     )
 
 

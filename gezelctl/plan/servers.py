@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -59,16 +59,9 @@ def plan_server(
     `planned` holds the engine and payload changes of this plan by address, `answer` what the launch planner says to
     `question`.
     """
-    server, payload = item.server, item.payload
-    if payload is None or any(d.severity == "error" for d in item.diagnostics):
-        return ServerPlan(server.address, _invalid(server.address, item.diagnostics), None, item.diagnostics)
-    depends = [planned[a] for a in _needed(item, payload) if a in planned]
-    for dependency in depends:
-        if dependency.action == "blocked":
-            cause = f"{dependency.address} is blocked: {dependency.cause}"
-            blocked = _blocked(server.address, dependency.reason, cause, dependency.cure)
-            return ServerPlan(server.address, blocked, None, item.diagnostics)
-    stopped = _drafter_problem(item, inputs.observed)
+    server = item.server
+    depends = [planned[a] for a in _needed(item, item.payload) if a in planned] if item.payload else []
+    stopped = _stopped(item, inputs, depends)
     if stopped:
         return ServerPlan(server.address, stopped, None, item.diagnostics)
     probe = inputs.observed.engines.get(server.backend_name)
@@ -101,6 +94,18 @@ def plan_server(
     known = measured_note(question, inputs.observed) if question else ()
     notes = tuple(dict.fromkeys((*(answer.notes if answer else ()), *rendered.notes, *known)))
     return ServerPlan(server.address, change, spec, diagnostics, notes, _lost(question, answer))
+
+
+def _stopped(item: Resolved, inputs: PlanInputs, depends: Iterable[Change]) -> Change | None:
+    """What blocks a server before its launch is looked at: no model, something it needs is blocked, its drafter."""
+    address = item.server.address
+    if item.payload is None or any(d.severity == "error" for d in item.diagnostics):
+        return _invalid(address, item.diagnostics)
+    for dependency in depends:
+        if dependency.action == "blocked":
+            cause = f"{dependency.address} is blocked: {dependency.cause}"
+            return _blocked(address, dependency.reason, cause, dependency.cure)
+    return _drafter_problem(item, inputs.observed)
 
 
 def _engine_changes(
