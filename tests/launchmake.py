@@ -83,6 +83,20 @@ def gguf(architecture: str = "llama", **values: int) -> GgufSummary:
     return GgufSummary(3, architecture, 1, 1, {"general.architecture": architecture, **keys}, {}, table)
 
 
+def header_of(architecture: str, keys: dict[str, Any]) -> GgufSummary:
+    """A header of these keys, named without their architecture, and no tensors; a list becomes an array."""
+    named = {f"{architecture}.{key}": value for key, value in keys.items()}
+    return GgufSummary(
+        version=3,
+        architecture=architecture,
+        file_bytes=0,
+        shards=1,
+        values={key: value for key, value in named.items() if not isinstance(value, list)},
+        arrays={key: tuple(value) for key, value in named.items() if isinstance(value, list)},
+        weights=WeightTable(0, 0, 0, 0, 0, 0, tied=False, layers=()),
+    )
+
+
 def payload(*roles: str, engine: Any = "llama-cpp", model_id: str = "tiny-q4", **fields: Any) -> Payload:
     """A payload of weights and one file for each further role."""
     names = {"weights": "w.gguf", "mmproj": "mmproj.gguf", "draft": "draft.gguf", "template": "chat.jinja"}

@@ -57,6 +57,11 @@ def measured_sums(reading: MemoryReading) -> tuple[int, int, int]:
     return sum(reading.weights_bytes.values()), sum(reading.context_bytes.values()), compute
 
 
+def measured_total(reading: MemoryReading | None) -> int:
+    """All buffers that the engine's log names, host and devices together; 0 when it was not read."""
+    return sum(measured_sums(reading)) if reading else 0
+
+
 def deviations(planned: PlannedMemory, reading: MemoryReading) -> tuple[str, ...]:
     """Where a start took other memory than planned, one phrase each with both numbers; () when all is as it must be."""
     weights, context, compute = measured_sums(reading)

@@ -20,10 +20,11 @@ from gezelctl.engines.llama_cpp.planner.moe import launched_experts, planned_exp
 from gezelctl.engines.llama_cpp.planner.placement import engine_names
 from gezelctl.engines.llama_cpp.planner.refuse import DOES_NOT_FIT, TOGETHER
 from gezelctl.engines.types import LaunchSpec, Scalar
-from gezelctl.observe.types import EngineProbe, MemoryReading, Observed, ServerFact
+from gezelctl.observe.types import EngineProbe, Observed, ServerFact
 from gezelctl.plan.drafters import draft_digests, draft_paths, launched_spec, with_drafter
 from gezelctl.plan.headers import companion_header, header
 from gezelctl.plan.inputs import PlanInputs
+from gezelctl.plan.measured import measured_total
 from gezelctl.plan.payloads import effective_files, installed_of
 from gezelctl.plan.records import recorded_launch
 from gezelctl.plan.types import Capacity
@@ -36,10 +37,11 @@ _HOST = "host"
 
 
 class MemoryPlan(msgspec.Struct, frozen=True):
-    """The launch planner's answers for the servers of a host, with what it was asked."""
+    """The launch planner's answers for the servers of a host, and what it was asked, both by server name."""
 
     host: HostPlan
     questions: dict[str, LaunchQuestion]
+    answers: dict[str, LaunchAnswer]
 
 
 def plan_memory(inputs: PlanInputs) -> MemoryPlan:
@@ -48,12 +50,7 @@ def plan_memory(inputs: PlanInputs) -> MemoryPlan:
     held = _held(inputs)
     budget = inputs.desired.memory_budget_bytes
     plan = decide(tuple(asked.values()), host_memory(inputs.observed.facts, held, budget))
-    return MemoryPlan(plan, asked)
-
-
-def answer_of(plan: HostPlan, name: str) -> LaunchAnswer | None:
-    """The answer for one server; None when it could not be asked for."""
-    return next((a for a in plan.answers if a.server == name), None)
+    return MemoryPlan(plan, asked, {answer.server: answer for answer in plan.answers})
 
 
 def refusal_words(item: Resolved, answer: LaunchAnswer) -> tuple[str, str] | None:
@@ -74,7 +71,7 @@ def refusal_words(item: Resolved, answer: LaunchAnswer) -> tuple[str, str] | Non
 
 def memory_capacity(plan: HostPlan, observed: Observed) -> tuple[Capacity, ...]:
     """Each memory pool of the host: measured use of our servers now, planned use, and what may be planned with."""
-    now = sum(measured(f.memory) for f in observed.servers if f.process == "running")
+    now = sum(measured_total(f.memory) for f in observed.servers if f.process == "running")
     single = len(plan.pools) == 1
     return tuple(
         Capacity(
@@ -88,14 +85,6 @@ def memory_capacity(plan: HostPlan, observed: Observed) -> tuple[Capacity, ...]:
         for pool in plan.pools
         if pool.planned_bytes
     )
-
-
-def measured(reading: MemoryReading | None) -> int:
-    """Bytes of a started server by its own log, host and devices together; 0 when it was not read."""
-    if reading is None:
-        return 0
-    kinds = (reading.weights_bytes, reading.context_bytes, reading.compute_bytes, reading.output_bytes)
-    return sum(sum(kind.values()) for kind in kinds)
 
 
 def _question(item: Resolved, inputs: PlanInputs) -> LaunchQuestion | None:

@@ -10,12 +10,11 @@ from gezelctl.catalog.servers import Resolved
 from gezelctl.config.diagnostics import Diagnostic
 from gezelctl.config.model import Backend
 from gezelctl.config.redact import public_url
-from gezelctl.engines.llama_cpp.planner import HostPlan
 from gezelctl.observe.types import EngineProbe, Observed
 from gezelctl.plan.capacity import disk_capacity
 from gezelctl.plan.devices import with_engine_devices
 from gezelctl.plan.inputs import PlanInputs
-from gezelctl.plan.memory import answer_of, memory_capacity, plan_memory
+from gezelctl.plan.memory import memory_capacity, plan_memory
 from gezelctl.plan.payloads import PayloadNeed, needs, plan_payload
 from gezelctl.plan.render_json import plan_digest
 from gezelctl.plan.servers import ServerPlan, plan_leftover, plan_server
@@ -32,14 +31,15 @@ def make_plan(inputs: PlanInputs) -> Plan:
     by_address = {c.address: c for c in before}
     memory = plan_memory(inputs)
     servers = [
-        plan_server(r, inputs, by_address, answer_of(memory.host, r.server.name), memory.questions.get(r.server.name))
+        plan_server(r, inputs, by_address, memory.answers.get(r.server.name), memory.questions.get(r.server.name))
         for r in selected
     ]
     changes = [*before, *(s.change for s in servers if s.change), *_leftovers(inputs)]
     idle = [
         Change(address=s.address, action="noop", reason="in_sync", launch=s.launch) for s in servers if not s.change
     ]
-    capacity = (*disk_capacity(changes, inputs.observed), *_memory(memory.host, selected, inputs))
+    pools = memory_capacity(memory.host, inputs.observed) if selected else ()
+    capacity = (*disk_capacity(changes, inputs.observed), *pools)
     return _plan(inputs, (*changes, *idle), servers, capacity, _diagnostics(selected, servers))
 
 
@@ -77,10 +77,6 @@ def _plan(
         restart=options.restart,
         prune=options.prune,
     )
-
-
-def _memory(memory: HostPlan, selected: tuple[Resolved, ...], inputs: PlanInputs) -> tuple[Capacity, ...]:
-    return memory_capacity(memory, inputs.observed) if selected else ()
 
 
 def summarise(changes: Iterable[Change]) -> Summary:

@@ -20,8 +20,8 @@ from gezelctl.plan.diff import diff_launch
 from gezelctl.plan.drafters import draft_digests, draft_paths, launched_spec
 from gezelctl.plan.headers import companion_header, header
 from gezelctl.plan.inputs import Locations, PlanInputs
-from gezelctl.plan.measured import measured_note, planned_memory
-from gezelctl.plan.memory import MEMORY_REFUSALS, measured, refusal_words
+from gezelctl.plan.measured import measured_note, measured_total, planned_memory
+from gezelctl.plan.memory import MEMORY_REFUSALS, refusal_words
 from gezelctl.plan.payloads import effective_files, payload_address, source_problem
 from gezelctl.plan.records import fingerprint, recorded_launch
 from gezelctl.plan.types import Change, Field
@@ -87,7 +87,7 @@ def plan_server(
         fact = _fact(server.name, inputs.observed)
         change = replace(
             change,
-            memory_before_bytes=measured(fact.memory) if fact else 0,
+            memory_before_bytes=measured_total(fact.memory) if fact else 0,
             memory_after_bytes=answer.estimate.total_bytes,
             planned_memory=planned_memory(question, answer) if question else None,
         )

@@ -13,7 +13,7 @@ import msgspec
 from gezelctl.engines.types import LaunchSpec
 from gezelctl.errors import ExitCode
 from gezelctl.observe.types import Live, MemoryReading, Observed, ServerFact
-from gezelctl.plan.measured import deviations, measured_sums
+from gezelctl.plan.measured import deviations, measured_sums, measured_total
 from gezelctl.plan.types import Change, Plan
 from gezelctl.store.types import PlannedMemory
 
@@ -125,7 +125,7 @@ def _row(
         slots=live.slots if live else launch.expect.slots if launch else 0,
         slots_busy=live.slots_busy if live else 0,
         memory_planned_bytes=planned.total_bytes if planned else change.memory_after_bytes if change else 0,
-        memory_measured_bytes=measured_bytes(fact.memory) if fact and fact.memory else 0,
+        memory_measured_bytes=_measured(fact),
         memory_planned=planned,
         memory_measured=fact.memory if fact else None,
         conditions=conditions,
@@ -138,10 +138,10 @@ def _model(launch: LaunchSpec) -> str:
     return rest.partition(".")[2] if kind == "payload" else launch.payload_id or launch.expect.model_id
 
 
-def measured_bytes(reading: MemoryReading) -> int:
-    """All buffers that the engine's log names, on all devices; the resident size when it names none."""
-    parts = (reading.weights_bytes, reading.context_bytes, reading.compute_bytes, reading.output_bytes)
-    return sum(sum(part.values()) for part in parts) or reading.resident_bytes
+def _measured(fact: ServerFact | None) -> int:
+    """What the engine's log names; the resident size when it names nothing, as MLX does."""
+    reading = fact.memory if fact else None
+    return measured_total(reading) or (reading.resident_bytes if reading else 0)
 
 
 def _recorded(fact: ServerFact | None) -> LaunchSpec | None:

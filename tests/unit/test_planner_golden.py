@@ -23,8 +23,8 @@ from gezelctl.engines.llama_cpp.planner.growth import grow
 from gezelctl.engines.llama_cpp.planner.kvchoice import default_kv, scale_from_f16, trades_precision
 from gezelctl.engines.llama_cpp.planner.ladder import Grant, clamp, ladder
 from gezelctl.engines.llama_cpp.planner.swa import swa_verdict
-from gezelctl.gguf.types import GgufSummary, WeightTable
 from gezelctl.observe.types import Facts, Gpu
+from tests.launchmake import header_of
 
 CASES = Path(__file__).parent.parent / "cases"
 BUDGET: dict[str, Any] = yaml.safe_load((CASES / "planner" / "budget.yaml").read_text())
@@ -46,19 +46,6 @@ def near(found: int, wanted: float) -> bool:
 
 def label(case: dict[str, Any]) -> str:
     return str(case.get("name") or ", ".join(f"{key} {value}" for key, value in case.items()))
-
-
-def header(architecture: str, keys: dict[str, Any]) -> GgufSummary:
-    named = {f"{architecture}.{key}": value for key, value in keys.items()}
-    return GgufSummary(
-        version=3,
-        architecture=architecture,
-        file_bytes=0,
-        shards=1,
-        values={key: value for key, value in named.items() if not isinstance(value, list)},
-        arrays={key: tuple(value) for key, value in named.items() if isinstance(value, list)},
-        weights=WeightTable(0, 0, 0, 0, 0, 0, tied=False, layers=()),
-    )
 
 
 @pytest.mark.parametrize("case", BUDGET["capacity"], ids=label)
@@ -232,7 +219,7 @@ def test_heuristic_price(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", MEMORY["caches"], ids=label)
 def test_cache_bytes(case: dict[str, Any]) -> None:
     named = GOLDEN["models"][case["golden"]] if "golden" in case else case
-    geometry = read_geometry(header(named["architecture"], named["keys"]))
+    geometry = read_geometry(header_of(named["architecture"], named["keys"]))
     asked = msgspec.convert(case["request"], ContextRequest)
     if "line" in case:
         line = context_line(geometry, asked)
@@ -272,10 +259,10 @@ def test_shortfall(case: dict[str, Any]) -> None:
 
 def test_kv_defaults_and_the_trade() -> None:
     assert default_kv(None, "gemma4-12b-q4", None)[0] == "f16"
-    assert default_kv(header("gemma3", {}), "any", None)[0] == "f16"
+    assert default_kv(header_of("gemma3", {}), "any", None)[0] == "f16"
     assert default_kv(None, "qwen3.5-9b-q4", None)[0] == "q8_0"
     assert default_kv(None, "qwen3.5-9b-q4", "off")[0] == "f16"
-    odd = header("llama", {"embedding_length": 400, "attention.head_count": 10})
+    odd = header_of("llama", {"embedding_length": 400, "attention.head_count": 10})
     assert default_kv(odd, "any", None)[0] == "f16"
     assert trades_precision(tier=2, f16_slots=1, q8_slots=2, decided=False)
     assert not trades_precision(tier=2, f16_slots=2, q8_slots=2, decided=False)

@@ -8,21 +8,12 @@ import pytest
 
 from gezelctl.engines.launch import render
 from gezelctl.engines.projector import projector_problem
-from gezelctl.gguf.types import GgufSummary, WeightTable
-from tests.launchmake import request
+from gezelctl.gguf.types import GgufSummary
+from tests.launchmake import header_of, request
 
 
 def summary(architecture: str, **keys: Any) -> GgufSummary:
-    named = {f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()}
-    return GgufSummary(
-        version=3,
-        architecture=architecture,
-        file_bytes=0,
-        shards=1,
-        values={key: value for key, value in named.items() if not isinstance(value, list)},
-        arrays={key: tuple(value) for key, value in named.items() if isinstance(value, list)},
-        weights=WeightTable(0, 0, 0, 0, 0, 0, tied=False, layers=()),
-    )
+    return header_of(architecture, {key.replace("__", "."): value for key, value in keys.items()})
 
 
 def projector(width: int, **more: Any) -> GgufSummary:
